@@ -191,6 +191,13 @@ def test_the_best_of_the_starts_goes_on(build: Any, tmp_path: Path) -> None:
         np.testing.assert_array_equal(tf.convert_to_tensor(a), tf.convert_to_tensor(b))
 
 
+def test_a_fit_from_a_sound_start_makes_no_others(monkeypatch) -> None:
+    made = []
+    monkeypatch.setattr("gpflow_ext.training.starts.further_starts", lambda *arguments: made.append(1) or [])
+    gpx.fit(laplace(gpflow.kernels.SquaredExponential()), progress=False)
+    assert made == []
+
+
 def free_form(length: float) -> SGPMCFreeForm:
     kernel = ard(length)
     gpflow.set_trainable(kernel.variance, False)

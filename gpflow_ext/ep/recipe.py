@@ -190,7 +190,7 @@ def _on_all_data(model: SiteModel, run: Run, options: EPOptions, stationarity: f
             tolerance=max(GAIN if gpflow.default_float() == np.float64 else 1e-6, _NOISE * stationarity),
             stationarity=stationarity,
             starts=further_starts(model, starts - 1, run.seed, *known),
-            spare=spare_starts(model, options.starts, starts, run.seed, *known),
+            spare=spare_starts(options.starts, starts, run.seed, *known),
             units=mean_units(model, hypers, model.data),
             in_graph=in_graph(whole, (model.nat1, model.prec), options.in_graph) if shards is None else None,
         )

@@ -18,7 +18,7 @@ from gpflow_ext.training import deadline, lbfgs
 from gpflow_ext.training.lbfgs_in_graph import AnyRun, Climb, GraphRun
 from gpflow_ext.training.log_space import LogSpace, inducing_inputs
 from gpflow_ext.training.solver import InGraph, Progress, Settling, SiteSolver
-from gpflow_ext.training.starts import OWN, Further, Start, Tried, are_enough, best
+from gpflow_ext.training.starts import OWN, Further, Spare, Start, Tried, are_enough, best
 
 WORKERS = 2  # threads that climb from further starts; the ends are those of one
 _End: TypeAlias = tuple[Tried, Progress, list[tf.Tensor], Sites]
@@ -109,7 +109,7 @@ class HyperparameterAscent(tf.Module):
         tolerance: float,
         stationarity: float,
         starts: Sequence[Start] = (),
-        spare: Sequence[Start] = (),
+        spare: Spare | None = None,
         inputs: Sequence[tf.Variable] | None = None,
         units: Sequence[Array] | None = None,
         in_graph: InGraph | None = None,
@@ -118,7 +118,7 @@ class HyperparameterAscent(tf.Module):
         self.solver, self._model, self._variables = solver, model, list(variables)
         self._site_updates, self._hyper_updates = site_updates, hyper_updates
         self._stationarity, self._latest = stationarity, Progress(math.nan, math.inf)
-        self._further, self._spare = Further(starts), Further(spare)
+        self._further, self._spare = Further(starts), spare or Spare()
         self.tried: tuple[Tried, ...] = ()
         points = inducing_inputs(self) if inputs is None else inputs
         coordinates = LogSpace(variables, model.parameters, points, units)
@@ -149,8 +149,9 @@ class HyperparameterAscent(tf.Module):
         if bool(self.run.ended) and (last.violation <= self._stationarity or math.isinf(last.violation)):
             return last
         progress = self._climb() if bool(self.started) else self._climb_from_each(self._further)
-        if self._spare.starts and math.isnan(progress.objective) and math.isnan(last.objective):
-            progress = self._climb_from_each(self._spare)
+        if math.isnan(progress.objective) and math.isnan(last.objective):
+            spare = self._spare.starts(self._model)
+            progress = self._climb_from_each(Further(spare)) if spare else progress
         self.started.assign(True)
         self.last.assign(progress)
         return progress

@@ -55,7 +55,7 @@ class LastSteps:
         block: int = 1,
     ) -> None:
         self._again, self._timed, self._block = again, timed, block
-        self._model, self.first = model, _before_last(steps)
+        self._watched, self.first = _watched(model), _before_last(steps)
         self._recorded = {first_step: self._values()}
 
     def __call__(self, step: int, objective: float) -> None:
@@ -89,23 +89,31 @@ class LastSteps:
             return None
         return f"{said}{self._moving(self._recorded[since])}. {self._again}"
 
-    def _moving(self, before: dict[str, Array]) -> str:
-        now = self._values()
-        moves = {name: _change(value, now[name]) for name, value in before.items()}
-        names = sorted((name for name in moves if moves[name] > 0.0), key=lambda name: -moves[name])
-        shown = [f"{name} {_text(before[name])} to {_text(now[name])}" for name in names[:_SHOWN]]
+    def _moving(self, before: list[Array]) -> str:
+        moves = []
+        for (name, parameter), *ends in zip(self._watched.items(), before, self._values(), strict=True):
+            transform: Any = parameter.transform
+            old, new = (transform.forward(tf.constant(end)).numpy() for end in ends)
+            moves.append((_change(old, new), f"{name} {_text(old)} to {_text(new)}"))
+        largest = sorted((move for move in moves if move[0] > 0.0), key=lambda move: -move[0])
+        shown = [text for _, text in largest[:_SHOWN]]
         return f" ({', '.join(shown)})" if shown else ""
 
-    def _values(self) -> dict[str, Array]:
-        """Return the trainable parameters that a user knows by their values."""
-        named = gpflow.utilities.parameter_dict(self._model).items()
-        return {
-            name.lstrip("."): np.array(parameter)
-            for name, parameter in named
-            if parameter.trainable
-            and getattr(parameter, "transform", None) is not None  # plain variables have none
-            and math.prod(present_shape(parameter.unconstrained_variable)) <= _LARGEST
-        }
+    def _values(self) -> list[Array]:
+        """Return the values of the parameters before their transforms."""
+        return [parameter.unconstrained_variable.read_value().numpy() for parameter in self._watched.values()]
+
+
+def _watched(model: tf.Module) -> dict[str, gpflow.Parameter]:
+    """Return the trainable parameters that a user knows by their values, by their names."""
+    named = gpflow.utilities.parameter_dict(model).items()
+    return {
+        name.lstrip("."): parameter
+        for name, parameter in named
+        if parameter.trainable
+        and getattr(parameter, "transform", None) is not None  # plain variables have none
+        and math.prod(present_shape(parameter.unconstrained_variable)) <= _LARGEST
+    }
 
 
 def _before_last(steps: int) -> int:

@@ -126,7 +126,7 @@ def site_plan(
         tolerance=max(GAIN if double else 1e-6, 0.1 * error),
         stationarity=stationarity,
         starts=further_starts(model, starts - 1, run.seed, *model.data[:2]),
-        spare=spare_starts(model, options.starts, starts, run.seed, *model.data[:2]),
+        spare=spare_starts(options.starts, starts, run.seed, *model.data[:2]),
         units=mean_units(model, hypers, model.data),
         in_graph=in_graph(optimum, (model.nat1, model.prec), options.in_graph),
     )

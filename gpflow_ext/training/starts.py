@@ -13,6 +13,7 @@ from gpflow.base import Parameter
 from gpflow.kernels import Kernel, Stationary
 from gpflow.models import BayesianModel
 
+from gpflow_ext.compiled.structure import Apart
 from gpflow_ext.data import length_scales
 from gpflow_ext.sites.units import is_unlinked, squares, unweighted
 from gpflow_ext.training import deadline
@@ -37,6 +38,19 @@ class Further:
     """Further starts of a solver. Checkpoints hold none: how many there are depends on where the model is."""
 
     starts: Sequence[Start] = ()
+
+
+@dataclass(frozen=True)
+class Spare(Apart):
+    """Starts for where the only one fails. They are made when they are asked for: most fits need none."""
+
+    number: int = 0
+    seed: int = 0
+    data: tuple[Any, ...] = ()
+
+    def starts(self, model: Any) -> list[Start]:
+        """Return `further_starts` of a model, as it is now."""
+        return further_starts(model, self.number, self.seed, *self.data)
 
 
 class Tried(NamedTuple):
@@ -93,11 +107,9 @@ def further_starts(model: BayesianModel, number: int, seed: int, X: Any = None, 
     return starts + [_random(model, rng, count + 1) for count in range(number - len(starts))]
 
 
-def spare_starts(
-    model: BayesianModel, given: int | None, number: int, seed: int, X: Any = None, Y: Any = None
-) -> list[Start]:
-    """Return starts to try where the only one fails, unless their number is ``given`` by the user."""
-    return further_starts(model, _SPARE, seed, X, Y) if given is None and number == 1 else []
+def spare_starts(given: int | None, number: int, seed: int, *data: Any) -> Spare:
+    """Return starts to try where the only one fails, none if the user has ``given`` their number."""
+    return Spare(_SPARE, seed, data) if given is None and number == 1 else Spare()
 
 
 def among(starts: Sequence[Start], model: Any, variables: Sequence[tf.Variable]) -> list[Start]:
