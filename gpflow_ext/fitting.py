@@ -41,7 +41,7 @@ from gpflow_ext.training import progress as progress_bar
 from gpflow_ext.training.deadline import Deadline, whole_steps
 from gpflow_ext.training.distribute import hold_fixed, in_scope
 from gpflow_ext.training.ends import FitWarning, bad_end, check_first_step, check_parameters
-from gpflow_ext.training.findings import findings
+from gpflow_ext.training.findings import findings, noted
 from gpflow_ext.training.gradient_descent import gradient_descent
 from gpflow_ext.training.interrupts import Interrupts
 from gpflow_ext.training.lbfgs_recipe import lbfgs_of_all
@@ -269,6 +269,7 @@ def fit(
         trail.end.resume(first_step)
         if prolonged := plan.is_open and chosen is None:
             steps = trail.end.look
+        odd = findings(twin.model, twin.data)
         timed = prolonged or math.isfinite(seconds)
         last = LastSteps(model, steps, first_step=first_step, timed=timed, block=plan.period)
         callbacks += [*([trail.end] if plan.period else []), last]
@@ -303,9 +304,8 @@ def fit(
     interrupts.end(f"Interrupted after step {result.steps}. The same call resumes in {checkpoint_dir}.")
     plan.finish()
     slope = last.slope(result, deadline.has_cut, prolonged and math.isinf(seconds))
-    result = dataclasses.replace(
-        result, starts=plan.tried(), notes=(*([slope] if slope else []), *findings(twin.model, twin.data))
-    )
+    notes = noted(slope, odd, findings(twin.model, twin.data))
+    result = dataclasses.replace(result, starts=plan.tried(), notes=notes)
     if chief and slope and chosen is None and (result.status is Status.MAX_STEPS or math.isinf(seconds)):
         warnings.warn(slope, FitWarning, stacklevel=2)
     if chief and result.status in (Status.NON_FINITE, Status.DIVERGED, Status.STALLED):

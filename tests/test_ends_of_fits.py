@@ -284,6 +284,14 @@ def test_a_share_of_wrong_labels_that_its_prior_holds_back_is_said() -> None:
         assert not said or findings(model)[0].startswith("likelihood.epsilon: a share of 0.08 of the labels")
 
 
+def test_what_was_odd_at_the_start_is_said_too() -> None:
+    X = np.linspace(0.0, 1.0, 20)[:, None]
+    model = gpflow.models.GPR((X, np.sin(6.0 * X)), gpflow.kernels.SquaredExponential(1e7))
+    result = gpx.fit(model, progress=False)
+    assert result.notes[0].startswith("At the start, kernel.variance: 1e+07 has run away")
+    assert gpx.fit(model, progress=False).notes == result.notes[1:]
+
+
 @pytest.mark.parametrize("unit", [1.0, 1e3])
 def test_noise_that_vanishes_is_said_and_named_as_the_cause_of_a_failure(unit: float) -> None:
     """The scale of GPflow's Student's t may fall to 1e-6, where rounding makes the bound fall."""

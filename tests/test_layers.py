@@ -45,7 +45,7 @@ TOWER: list[dict[str, str]] = [
         "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks joint_draws raw_rows card onnx_functions onnx_nodes numbered targets portable predict_jax stablehlo serving exported export ."
     },
     {
-        "training": "deadline line open_end mean_units starts interrupts loop log_space ends loss progress distribute options overrides solver search guarded lbfgs line_search climb lbfgs_in_graph gradient optimizers schedules recipe trials gradient_descent "
+        "training": "deadline line open_end mean_units log_space starts interrupts loop ends loss progress distribute options overrides solver search guarded lbfgs line_search climb lbfgs_in_graph gradient optimizers schedules recipe trials gradient_descent "
         "lbfgs_recipe hyperparameters site_iteration site_recipe site_twin scale rising findings memory workers"
     },
     {

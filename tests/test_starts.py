@@ -165,6 +165,15 @@ def vgp(kernel: gpflow.kernels.Kernel) -> gpflow.models.VGP:
     return gpflow.models.VGP((X, Y), kernel, BernoulliLogit())
 
 
+def test_starts_stay_above_lower_bounds() -> None:
+    """Of targets of unit size a variance of 1e7 suggests noise far below the bound 1e-6 that GPflow sets."""
+    inputs = np.linspace(0.0, 1.0, 20)[:, None]
+    kernel = gpflow.kernels.SquaredExponential(1e7)
+    model = gpflow.models.GPR((inputs, np.sin(6.0 * inputs)), kernel, noise_variance=1.1e-6)
+    for start in further_starts(model, 10, 0, *model.data):
+        assert all(np.isfinite(value).all() for value in start.values), start.name
+
+
 @pytest.mark.parametrize(
     "build",
     [

@@ -8,12 +8,13 @@ from typing import Any
 import gpflow
 import numpy as np
 from gpflow.kernels import Kernel, Stationary
-from tensorflow_probability import bijectors, distributions
+from tensorflow_probability import distributions
 
 from gpflow_ext.data.checks import Array
 from gpflow_ext.likelihoods.binary import BinaryLikelihood
 from gpflow_ext.likelihoods.categorical import MultinomialLogit, StickBreaking
 from gpflow_ext.sites.units import is_unlinked, squares, unweighted
+from gpflow_ext.training.log_space import lower_bound
 
 _CLASSES = (
     gpflow.likelihoods.Bernoulli,
@@ -57,6 +58,12 @@ def findings(model: Any, data: Any = None) -> tuple[str, ...]:
             said += [] if X is None or X.ndim != 2 else _of_lengthscales(path, part, X)
             said += _of_variance(path, part, *sizes, isinstance(unweighted(model), _CLASSES))
     return (*said, *_of_likelihood(model, noise))
+
+
+def noted(slope: str | None, before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the notes of a fit: its slope if it still rose, what was odd before it, what is so after it."""
+    first = (f"At the start, {note}" for note in before if note not in after)
+    return (*([slope] if slope else []), *first, *after)
 
 
 def _parts(kernel: Any, path: str) -> Iterator[tuple[str, Kernel]]:
@@ -111,7 +118,7 @@ def _of_likelihood(model: Any, spread: float) -> Iterator[str]:
         plain = not isinstance(parameter, gpflow.Parameter)  # a variable, which has no bound
         if plain or not parameter.trainable or 0 in parameter.shape:  # two levels: thresholds without widths
             continue
-        least = _lower_bound(parameter.transform)
+        least = lower_bound(parameter.transform)
         value = float(np.min(parameter.numpy()))
         if least is not None and 0.0 < value < _NEAR * least:
             yield f"likelihood{name}: {value:.3g} is its lower bound: there is less noise, or it overfits."
@@ -135,11 +142,6 @@ def _of_share(name: str, value: float, prior: Any) -> Iterator[str]:
             f"{name}: a share of {value:.2g} of the labels is wrong, where its prior expects {expected:.2g} "
             "and holds it back; with a larger one to begin with the prior is weaker."
         )
-
-
-def _lower_bound(transform: Any) -> float | None:
-    shift = transform.bijectors[0] if isinstance(transform, bijectors.Chain) else None
-    return float(shift.shift) if isinstance(shift, bijectors.Shift) else None
 
 
 def _some(numbers: Array) -> str:

@@ -152,6 +152,12 @@ def spread(variable: tf.Variable) -> Vector:
     return np.broadcast_to(units, inputs.shape)
 
 
+def lower_bound(transform: bijectors.Bijector | None) -> float | None:
+    """Return what the last part of a transform adds: GPflow's positive parameters have such a bound."""
+    shift = transform.bijectors[0] if isinstance(transform, bijectors.Chain) else None
+    return float(shift.shift) if isinstance(shift, bijectors.Shift) else None
+
+
 def is_softplus(transform: bijectors.Bijector | None) -> bool:
     """Tell whether a transform is the softplus, or the softplus above a lower bound."""
     if isinstance(transform, bijectors.Chain) and len(transform.bijectors) == 2:

@@ -64,7 +64,7 @@ class FitResult:
         some first-order steps, reached from each; the best was kept. Checkpoints do not hold them: there are
         none where the run resumed after its first step.
     notes
-        A sentence about each oddity of the trained parameters; see `training.findings`.
+        A sentence about each oddity of the parameters, trained or at the start; see `training.findings`.
     """
 
     objective: npt.NDArray[np.float64]

@@ -17,12 +17,14 @@ from gpflow_ext.compiled.structure import Apart
 from gpflow_ext.data import length_scales
 from gpflow_ext.sites.units import is_unlinked, squares, unweighted
 from gpflow_ext.training import deadline
+from gpflow_ext.training.log_space import lower_bound
 
 OWN, FROM_DATA, FROM_TARGETS = "the model's own", "length scales of the inputs", "variances of the targets"
 _DEVIATION = 2.0  # of the logarithm of a random factor
 _MANY, _FEW = 5, 500  # starts of three length scales or more, where there are no more latent values than this
 _SPARE = 2  # further starts where there is no objective at the only one
 _FAR = 8.0  # times the length scales that the inputs suggest, or a share of them
+_ABOVE = 2.0  # times the lower bound of a parameter, the least that it starts from
 _OFF = 1e3  # times the mean square of the targets, or a share of it, that the variance of the kernel is
 
 
@@ -209,7 +211,8 @@ def _within(transform: Any, value: Any) -> Any:
     """Return positive values, within the bounds of their parameter if it has any."""
     low, high = (getattr(transform, end, None) for end in ("low", "high"))
     if low is None or high is None:
-        return value
+        least = lower_bound(transform)
+        return value if least is None else np.maximum(value, value.dtype.type(_ABOVE * least))
     return np.clip(value, 1.01 * np.asarray(low, value.dtype), 0.99 * np.asarray(high, value.dtype))
 
 
