@@ -80,6 +80,20 @@ def test_the_served_answer_is_the_live_one(case, served, frame):
     assert served.treatment == split.treatment
 
 
+def test_times_of_day_are_served(tmp_path):
+    times = [f"{1 + n % 12}:{7 * n % 60:02d} {'ap'[n % 2]}m" for n in range(12)]
+    (tmp_path / "table.csv").write_text(
+        "at,y\n" + "".join(f"{at},{n % 3 > 0}\n" for n, at in enumerate(times))
+    )
+    split = gpx.datasets.load(tmp_path / "table.csv", target="y")
+    model = built(split)
+    served = gpx.load_exported(gpx.export(model, tmp_path / "model", data=split))
+    rows = [{"at": at} for at in ("9:30 PM", "00:00", "31:00")]
+    found = served.predict_raw(rows)
+    np.testing.assert_allclose(found["mean"][:2], model.predict_y(split.inputs(rows[:2]))[0], rtol=1e-12)
+    assert found["is_finite"].tolist() == [True, True, False]
+
+
 def test_the_card_tells_what_a_row_holds(case):
     card = (case[2] / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert (
@@ -140,12 +154,16 @@ def test_the_graph_reads_every_cell_as_numpy_does():
             for order in ("ymd", "dmy", "mdy")
         ),
         Column("date filled", "date", date_order="ymd", origin=2458000, **fill),
+        Column("time", "time"),
+        Column("time filled", "time", **fill),
     ]
     treatment = Treatment(tuple(columns))
     graph = encode(treatment)
     rng = random.Random(0)
     dates = [f"{rng.randint(0, 2100):04d}-{rng.randint(0, 13)}-{rng.randint(0, 32)}" for _ in range(300)]
-    texts = [*PIECES, *dates, *("/".join(date.split("-")[::-1]) for date in dates)]
+    halves = ("", ":07", ":07.25", " am", "PM", " p.m.", "  am", ":61", " xm")
+    times = [f"{rng.randint(0, 25)}:{rng.randint(0, 62):02d}{rng.choice(halves)}" for _ in range(300)]
+    texts = [*PIECES, *dates, *times, *("/".join(date.split("-")[::-1]) for date in dates)]
     numbers = [*np.random.default_rng(0).normal(size=len(texts) - 4), np.nan, np.inf, -np.inf, 1e300]
     rows = {column.name: texts if column.is_text else numbers for column in columns}
     cells = treatment.cells(rows)
@@ -154,6 +172,9 @@ def test_the_graph_reads_every_cell_as_numpy_does():
     np.testing.assert_array_equal(graph(**tensors)["inputs"], expected)
     days = expected[:, treatment.input_names.index("date ymd")]
     assert 0.1 < np.isnan(days).mean() < 0.9  # some are dates, some are none
+    hours = expected[:, treatment.input_names.index("time")]
+    assert 0.1 < np.isnan(hours).mean() < 0.9
+    assert np.nanmax(hours) > 23.0
     empty = {name: tensor[:0] for name, tensor in tensors.items()}
     assert graph(**empty)["inputs"].shape == (0, len(treatment.input_names))
 

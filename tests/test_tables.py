@@ -318,6 +318,23 @@ def test_dates_are_days_since_the_first(write, written, options, days, order):
     assert any(f"column a was read as dates ({order}), in days since" in note for note in split.notes)
 
 
+def test_times_of_day_are_hours(write):
+    written = ["0:00", "14:30", " 9:05:30.5", "12:15 am", "12:15 p.m.", "2:30PM", "23:59:59"]
+    hours = [0.0, 14.5, 9.0 + 330.5 / 3600.0, 0.25, 12.25, 14.5, 23.0 + 3599.0 / 3600.0]
+    path = write("a,y\n" + "".join(f"{cell},{i / 7}\n" for i, cell in enumerate(written)))
+    X, _, split = whole(path)
+    np.testing.assert_allclose(X[:, 0], hours, rtol=1e-15)
+    assert "column a was read as times of day, in hours since midnight" in split.notes
+    rows = [{"a": cell} for cell in ("24:00", "13:00 pm", "0:30 am", "7:60", "noon", datetime.time(6, 45))]
+    np.testing.assert_array_equal(
+        split.inputs(rows)[:, 0], [np.nan] * 5 + [split.inputs([{"a": "6:45"}])[0, 0]]
+    )
+    levels = load(path, target="y", one_hot=["a"])
+    assert len(levels.feature_names) == len(written)
+    frame = pd.DataFrame({"a": [datetime.time(5, n) for n in range(8)], "y": np.arange(8) / 7})
+    np.testing.assert_allclose(whole(frame)[0][:, 0], 5.0 + np.arange(8) / 60.0, rtol=1e-15)
+
+
 def test_offsets_from_utc_are_those_of_python(write):
     """Zones of a frame and the same times as text give the same days."""
     written = [

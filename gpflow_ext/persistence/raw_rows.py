@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.data.reading import cells, dates
+from gpflow_ext.data.reading import cells, clock, dates
 from gpflow_ext.data.reading.treatment import Column, Treatment
 
 NAME = "predict_raw"
@@ -141,6 +141,9 @@ def _trial(treatment: Treatment) -> dict[str, np.ndarray[Any, Any]]:
             days = [first + datetime.timedelta(days=37 * k) for k in range(_ROWS - 3)]
             written = [dates.written(day, column.date_order) for day in days]
             values = ["", "31.02.2000", f"{written.pop()}T01:30-03:30", *written, "soon"]
+        elif column.kind == "time":
+            later = [f"{1 + 5 * k % 12}:{7 * k % 60:02d}" for k in range(_ROWS - 4)]
+            values = ["", "24:00", "12:30:15.5 am", f"{later.pop()} PM", *later, "noon"]
         else:
             values = ["n/a", "no such level", *np.resize(column.levels, _ROWS - 2)]
         found[column.name] = values
@@ -166,6 +169,8 @@ def _values(column: Column, bare: tf.Tensor, gaps: tf.Tensor) -> tf.Tensor:
     nan = tf.constant(np.nan, tf.float64)
     if column.kind == "date":
         return _days(column, bare)[:, None]
+    if column.kind == "time":
+        return _hours(bare)[:, None]
     known = tf.equal(bare[:, None], tf.constant(list(column.levels)))  # [N, levels]
     coded = tf.cast(known, tf.float64)
     if column.kind == "one-hot":
@@ -179,11 +184,7 @@ def _days(column: Column, bare: tf.Tensor) -> tf.Tensor:
     pattern = dates.PATTERNS[column.date_order]
     fits = tf.strings.regex_full_match(bare, pattern)
     stand_in = dates.written(datetime.date(2000, 1, 1), column.date_order)
-    safe = tf.where(fits, bare, stand_in)  # a text that is not a number would end the call
-
-    def part(group: int, kind: tf.DType) -> tf.Tensor:  # 0 before it, for what may be absent
-        return tf.strings.to_number(tf.strings.regex_replace(safe, pattern, rf"0\{group}"), kind)
-
+    safe, part = _parts(bare, fits, pattern, stand_in)
     year, month, day = (part(group, tf.int64) for group in dates.groups(column.date_order))
     hour, minute, second = part(4, tf.int64), part(5, tf.int64), part(6, tf.float64)
     ahead = tf.strings.regex_replace(safe, pattern, r"\7") != "-"
@@ -192,3 +193,29 @@ def _days(column: Column, bare: tf.Tensor) -> tf.Tensor:
     seconds = 60.0 * tf.cast(dates.minutes(hour, minute, sign, offset), tf.float64) + second
     since = tf.cast(dates.julian_day(year, month, day) - column.origin, tf.float64) + seconds / 86400.0
     return tf.where(valid, since, tf.constant(np.nan, tf.float64))
+
+
+def _hours(bare: tf.Tensor) -> tf.Tensor:
+    """Return the hours since midnight, NaN where a cell is not a time of day."""
+    fits = tf.strings.regex_full_match(bare, clock.PATTERN)
+    safe, part = _parts(bare, fits, clock.PATTERN, "0:00")
+    hour, minute, second = part(1, tf.int64), part(2, tf.int64), part(3, tf.float64)
+    half = tf.strings.regex_replace(safe, clock.PATTERN, r"\4")
+    named = (tf.strings.regex_full_match(half, letters) for letters in ("[AaPp]", "[Pp]"))
+    halved, afternoon = (tf.cast(each, tf.int64) for each in named)
+    valid = fits & clock.is_valid(hour, minute, second, halved)
+    whole = tf.cast(clock.of_day(hour, halved, afternoon), tf.float64)
+    since = whole + clock.share_of_an_hour(tf.cast(minute, tf.float64), second)
+    return tf.where(valid, since, tf.constant(np.nan, tf.float64))
+
+
+def _parts(
+    bare: tf.Tensor, fits: tf.Tensor, pattern: str, stand_in: str
+) -> tuple[tf.Tensor, Callable[[int, tf.DType], tf.Tensor]]:
+    """Return cells without those that do not fit, and the function that takes a group of them as numbers."""
+    safe = tf.where(fits, bare, stand_in)  # a text that is not a number would end the call
+
+    def part(group: int, kind: tf.DType) -> tf.Tensor:  # 0 before it, for what may be absent
+        return tf.strings.to_number(tf.strings.regex_replace(safe, pattern, rf"0\{group}"), kind)
+
+    return safe, part

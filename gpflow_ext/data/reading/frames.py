@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import decimal
 import hashlib
 import io
@@ -18,6 +19,7 @@ from gpflow_ext.data.reading.table import Cells, Table, check_names
 from gpflow_ext.data.reading.text import read_bytes
 
 PARQUET = (".parquet", ".pq")
+_CELLS = str | bool | int | float | decimal.Decimal | datetime.time | np.generic
 _ENGINES = "reading Parquet needs pyarrow: pip install gpflow-ext[parquet] ({error})"
 
 
@@ -123,7 +125,7 @@ def _cells(series: Any) -> tuple[Cells, list[int]]:
         cell = text_of(value)
         if cell and is_date(value):
             cell = written(value, "ymd")
-        elif cell and not isinstance(value, str | bool | int | float | decimal.Decimal | np.generic):
+        elif cell and not isinstance(value, _CELLS):
             wrong.append(row)
         text.append(cell)
     return text, wrong

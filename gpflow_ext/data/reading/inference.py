@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpflow_ext.data.reading import cells, dates
+from gpflow_ext.data.reading import cells, clock, dates
 from gpflow_ext.data.reading.cells import SPACE, Floats, is_missing
 from gpflow_ext.data.reading.problems import Problem, Remedy, drop, listed
 from gpflow_ext.data.reading.table import Cells, Table, text
@@ -150,6 +150,10 @@ class _One:
         orders = dates.orders_of(column)
         if orders:
             return self._dated(column, orders)
+        if clock.are_times(column):
+            self.notes.append(f"column {self.name} was read as times of day, in hours since midnight")
+            found = Column(self.name, "time")
+            return found, found.values(column)
         missing = sum(map(is_missing, column))
         if len(others) + missing < len(column):
             self.problems += numbers(self.name, column, self._table)[1]

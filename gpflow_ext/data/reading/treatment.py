@@ -9,12 +9,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gpflow_ext.data.reading import cells, dates
+from gpflow_ext.data.reading import cells, clock, dates
 from gpflow_ext.data.reading.cells import Floats
 from gpflow_ext.data.reading.frames import as_frame, is_frame
 from gpflow_ext.data.reading.problems import Problem, TableError, listed
 
-Kind = Literal["number", "date", "one-hot", "ordinal"]
+Kind = Literal["number", "date", "time", "one-hot", "ordinal"]
 Cells = Any  # numbers [N], or a sequence of N texts
 
 
@@ -27,8 +27,9 @@ class Column:
     name
         As the table has it.
     kind
-        A "number" stays itself; a "date" becomes the days since the first one; "one-hot" makes a column of 0
-        and 1 for each level, all 0 for an unknown level; "ordinal" gives the position of the level, from 0.
+        A "number" stays itself; a "date" becomes the days since the first one, a "time" of day the hours
+        since midnight; "one-hot" makes a column of 0 and 1 for each level, all 0 for an unknown level;
+        "ordinal" gives the position of the level, from 0.
     levels
         Levels of a category.
     decimal
@@ -73,13 +74,15 @@ class Column:
         return np.fromiter(map(cells.is_missing, column), bool, len(column))
 
     def values(self, column: Cells) -> Floats:
-        """Return its inputs [N, k], NaN where a cell is missing, not a date, or not a known ordinal level."""
+        """Return its inputs [N, k], NaN where a cell is missing, or no date, time or known ordinal level."""
         if self.kind == "number":
             if isinstance(column, np.ndarray) and column.dtype.kind == "f":
                 return column[:, None].astype(np.float64, copy=False)
             return cells.numbers(column, self.decimal)[0][:, None]
         if self.kind == "date":
             return dates.days_since(column, self.date_order, self.origin)[:, None]
+        if self.kind == "time":
+            return clock.hours(column)[:, None]
         place = {level: float(number) for number, level in enumerate(self.levels)}
         codes = np.array([place.get(cell.strip(cells.SPACE), np.nan) for cell in column])[:, None]
         if self.kind == "ordinal":
@@ -234,7 +237,7 @@ def _text(value: Any, column: Column) -> str:
         return found
     if dates.is_date(value):
         found = dates.written(value, column.date_order or "ymd")
-    if column.kind == "date" or found in column.levels:
+    if column.kind in ("date", "time") or found in column.levels:
         return found
     same = [level for level in column.levels if _is_level(value, level)]
     return same[0] if len(same) == 1 else found

@@ -89,7 +89,7 @@ _ONE_OR_MORE = _Leaf(
 _COLUMN: dict[str, _Spec] = {
     "name": _TEXT,
     "tensor": _matching("a name of a tensor", "[A-Za-z][A-Za-z0-9_]*"),
-    "kind": _one_of("number", "date", "one-hot", "ordinal"),
+    "kind": _one_of("number", "date", "time", "one-hot", "ordinal"),
     "levels": _List(_TEXT),
     "decimal": _one_of(".", ",", ",."),
     "date_order": _one_of("", "ymd", "dmy", "mdy"),

@@ -1,0 +1,63 @@
+"""Times of day as hours. The arithmetic is for arrays of NumPy and tensors of TensorFlow alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpflow_ext.data.reading.cells import SPACE, Floats, is_missing
+
+PATTERN = r"^(?:([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}(?:\.[0-9]{1,9})?))?(?: ?([AaPp])\.?[Mm]\.?)?)$"
+"""Of a stripped cell, for Python and for RE2: hour, minute, second, and A or P of a clock of twelve hours."""
+_HOURS = 1.0 / 3600.0  # of a second
+_COMPILED = re.compile(PATTERN)
+
+
+def is_valid(hour: Any, minute: Any, second: Any, halved: Any) -> Any:
+    """Tell which fields make a time of day, by a clock of twelve hours where ``halved`` is 1, else 0."""
+    by_twelve = (halved == 1) & (hour >= 1) & (hour <= 12)
+    return ((halved == 0) & (hour < 24) | by_twelve) & (minute < 60) & (second < 60)
+
+
+def of_day(hour: Any, halved: Any, afternoon: Any) -> Any:
+    """Return the hour from 0 to 23; ``halved`` and ``afternoon`` are 0 or 1."""
+    return hour - halved * (hour - hour % 12) + 12 * afternoon
+
+
+def share_of_an_hour(minute: Any, second: Any) -> Any:
+    """Return minutes and seconds as hours. TensorFlow would multiply where NumPy divides: both multiply."""
+    return (60.0 * minute + second) * _HOURS
+
+
+def parse(cells: Sequence[str]) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return the hours since midnight, and whether each cell is a time of day, [N] each."""
+    fields, seconds = np.zeros((len(cells), 4), np.int64), np.zeros(len(cells))
+    fits = np.zeros(len(cells), bool)
+    for row, cell in enumerate(cells):
+        found = _COMPILED.match(cell.strip(SPACE))
+        if found:
+            half = (found[4] or "").lower()
+            fields[row] = int(found[1]), int(found[2]), half != "", half == "p"
+            seconds[row] = float(found[3] or 0)
+            fits[row] = True
+    hour, minute, halved, afternoon = fields.T
+    valid = fits & is_valid(hour, minute, seconds, halved)
+    return of_day(hour, halved, afternoon) + share_of_an_hour(minute, seconds), valid
+
+
+def hours(cells: Sequence[str]) -> Floats:
+    """Return the hours since midnight, [N], NaN where a cell is not a time of day."""
+    found, valid = parse(cells)
+    return np.where(valid, found, np.nan)
+
+
+def are_times(cells: Sequence[str]) -> bool:
+    """Tell whether every cell that is there is a time of day."""
+    present = [cell for cell in cells if not is_missing(cell)]
+    if not present or not _COMPILED.match(present[0].strip(SPACE)):
+        return False
+    return bool(parse(present)[1].all())
