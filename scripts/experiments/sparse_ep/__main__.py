@@ -99,7 +99,7 @@ def defaults(options: argparse.Namespace) -> argparse.Namespace:
 
 def measure(experiment: str, options: argparse.Namespace, journal: Any) -> None:
     """Run one experiment, as far as the journal lacks it."""
-    from . import traces, uci, workers
+    from . import rivals, traces, uci, workers
 
     quick = options.quick
     inducing = 20 if quick else traces.INDUCING
@@ -109,7 +109,7 @@ def measure(experiment: str, options: argparse.Namespace, journal: Any) -> None:
     elif experiment == "workers":
         workers.run(journal, options.workers, 1000 if quick else None, inducing)
     else:
-        rows = 1000 if quick else None
+        rows = 2 * rivals.LARGER if quick else None  # a tenth chooses step lengths
         names = [name for name in traces.SETS[experiment] if name in options.sets or name not in FLIGHTS]
         traces.run(journal, experiment, names, options.budget, rows, inducing, options.out)
 
