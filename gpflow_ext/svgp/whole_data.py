@@ -285,7 +285,7 @@ def whole_data_plan(
     starts: int | None = None,
     in_graph: bool | None = None,
 ) -> Plan:
-    """Return the plan that trains a whitened sparse model on all its data.
+    """Return the plan that trains a whitened sparse model on all its data, or on many by `joint_ascent`.
 
     Parameters
     ----------
