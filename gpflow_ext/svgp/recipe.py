@@ -42,7 +42,8 @@ class RobustMaxOptions(ScheduleOptions):
     """Options of the recipe "robust_max", with those of `training.schedules.ScheduleOptions`.
 
     On all data q is brought to its optimum in each evaluation of L-BFGS, see `svgp.whole_data`, or for many
-    rows q and the hyperparameters move together, see `svgp.joint_ascent`. Minibatches, a ``strategy`` and all options but ``starts``, ``start`` and ``in_graph`` ask for first-order steps.
+    rows q and the hyperparameters move together, see `svgp.joint_ascent`. Minibatches, a ``strategy`` and all
+    options but ``starts``, ``start`` and ``in_graph`` ask for first-order steps.
 
     Lengths and rates fall by a root on minibatches by default.
 
