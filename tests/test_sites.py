@@ -205,3 +205,15 @@ def test_jitter_is_the_default_or_what_rounding_needs() -> None:
         single = linalg.with_jitter(tf.cast(gram, tf.float32))
     np.testing.assert_allclose(np.diag(single[0]) - 4.0, 50 * 4.0 * np.finfo(np.float32).eps, rtol=0.03)
     assert np.isfinite(tf.linalg.cholesky(single)).all()
+
+
+def test_a_graph_of_any_number_of_rows_keeps_the_number_of_functions() -> None:
+    """Without it predictions of that graph are refused, and traced anew for each number of rows."""
+
+    @tf.function(autograph=False)
+    def shape(A: tf.Tensor, prec: tf.Tensor) -> tf.Tensor:
+        shared = Projection(tf.zeros_like(prec), A, tf.ones_like(prec), tf.eye(M, batch_shape=[1]))
+        assert shared.message(Sites(prec, prec)).prec.shape == [L, M, M]
+        return prec
+
+    shape.get_concrete_function(tf.TensorSpec([1, M, None]), tf.TensorSpec([None, L]))

@@ -57,7 +57,7 @@ def _shared_norms(factor: tf.Tensor, A: tf.Tensor) -> tf.Tensor:
             ]
             by_A = [tf.matmul(row, s, transpose_a=True) for row, s in zip(rows, scaled, strict=True)]
             by_A = [tf.pad(part, [[begin, 0], [0, 0]]) for part, (begin, _) in zip(by_A, blocks, strict=True)]
-            return tf.linalg.band_part(_assemble(by_rows, blocks), -1, 0), tf.add_n(by_A)
+            return tf.linalg.band_part(_assemble(by_rows, blocks, count), -1, 0), tf.add_n(by_A)
 
         return tf.transpose(norms), gradient
 
@@ -84,7 +84,7 @@ def weighted_gram(A: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
         scaled = A[begin:end] * tf.transpose(weight)[:, None, :]  # [P, b, B]
         scaled = tf.reshape(scaled, [-1, tf.shape(scaled)[-1]])
         products.append(tf.matmul(scaled, A[begin:], transpose_b=True))
-    return _assemble(products, blocks)
+    return _assemble(products, blocks, weight.shape[-1])
 
 
 def symmetric(lower: tf.Tensor) -> tf.Tensor:
@@ -141,10 +141,13 @@ def _blocks(size: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(ends))
 
 
-def _assemble(rows: list[tf.Tensor], blocks: list[tuple[int, int]]) -> tf.Tensor:
-    """Return [P, M, M] whose columns ``begin`` to ``end`` are the transposed rows [P·b, M - begin]."""
-    columns = []
+def _assemble(rows: list[tf.Tensor], blocks: list[tuple[int, int]], count: int | None) -> tf.Tensor:
+    """Return [P, M, M] whose columns ``begin`` to ``end`` are the transposed rows [P·b, M - begin].
+
+    P is ``count`` if that is known: the shapes of a graph, by which predictions are checked, are to keep it.
+    """
+    columns, number = [], -1 if count is None else count
     for part, (begin, end) in zip(rows, blocks, strict=True):
-        below = tf.linalg.matrix_transpose(tf.reshape(part, [-1, end - begin, part.shape[-1]]))
+        below = tf.linalg.matrix_transpose(tf.reshape(part, [number, end - begin, part.shape[-1]]))
         columns.append(tf.pad(below, [[0, 0], [begin, 0], [0, 0]]))
     return tf.concat(columns, axis=-1)

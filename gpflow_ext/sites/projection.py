@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
-from gpflow_ext.numerics import linalg
+from gpflow_ext.numerics import linalg, triangular
 from gpflow_ext.sites import products
 from gpflow_ext.sites.algebra import Marginals, Pair, Sites, log_normaliser
 
@@ -82,11 +82,8 @@ class Projection(NamedTuple):
         return Message(self._gram(sites.prec), products.matvec(self.A, sites.nat1 - sites.prec * self.mean))
 
     def _gram(self, prec: tf.Tensor) -> tf.Tensor:
-        """Return AΛAᵀ, [L, M, M]."""
-        weights = tf.transpose(prec)[:, None, :]  # [L, 1, N]
-        return tf.matmul(
-            self.A * weights, tf.broadcast_to(self.A, products.batch_shape(self.A, prec)), transpose_b=True
-        )
+        """Return AΛAᵀ, [L, M, M]; functions that share A share its products, of lower triangles alone."""
+        return triangular.symmetric(triangular.weighted_gram(self.A, prec))
 
     def log_normaliser(self, sites: Sites, factor: Any = None) -> tf.Tensor:
         """Return log ∫ p(h) ∏ₙ tₙ(hₙ) dh for the part h = μ + Aᵀv that sites see, [].

@@ -36,7 +36,8 @@ class SVGPRobustMax(SVGP):
 
     A step costs O(KM²B + M³). The ``White`` part of ``SquaredExponential() + White(1e-3)`` makes the
     likelihood softer: the class is that of the largest of K functions with noise. `gpflow_ext.fit` trains on
-    all data by L-BFGS with q at its optimum, on minibatches by natural gradients for q and Adam for the rest.
+    all data by L-BFGS with q at its optimum, or for many rows on q too; on minibatches by natural gradients
+    for q and Adam for the rest.
 
     Parameters
     ----------

@@ -41,8 +41,9 @@ _RATE = 0.01  # of Adam
 class RobustMaxOptions(ScheduleOptions):
     """Options of the recipe "robust_max", with those of `training.schedules.ScheduleOptions`.
 
-    On all data q is brought to its optimum in each evaluation of L-BFGS, see `svgp.whole_data`. Minibatches,
-    a ``strategy`` and all options but ``starts``, ``start`` and ``in_graph`` ask for first-order steps.
+    On all data q is brought to its optimum in each evaluation of L-BFGS, see `svgp.whole_data`, or for many
+    rows q and the hyperparameters move together, see `svgp.joint_ascent`. Minibatches, a ``strategy`` and all
+    options but ``starts``, ``start`` and ``in_graph`` ask for first-order steps.
 
     Lengths and rates fall by a root on minibatches by default.
 

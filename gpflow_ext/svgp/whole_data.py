@@ -24,7 +24,7 @@ from gpflow_ext.compiled import Compiled
 from gpflow_ext.likelihoods import RobustMax
 from gpflow_ext.numerics import triangular
 from gpflow_ext.sites import Projection, products
-from gpflow_ext.svgp import anderson, newton_mean
+from gpflow_ext.svgp import anderson, joint_ascent, newton_mean
 from gpflow_ext.svgp.natural_gradient import Minibatch, WhitenedVariational
 from gpflow_ext.svgp.whitened_normal import divergence, marginals, precision, root_of, site_weights
 from gpflow_ext.training import lbfgs, site_recipe
@@ -219,7 +219,7 @@ class WholeData(tf.Module):
         jit_compile: bool | None,
     ) -> None:
         super().__init__()
-        self._target, self._model, self.data = target, model, data
+        self.target, self._model, self.data = target, model, data
         self.settling, self.jit_compile = OptimalPosterior(target, variables), resolve_jit(jit_compile)
         self._compiled = Compiled(self.settling, self.jit_compile, batches=True)
 
@@ -241,11 +241,11 @@ class WholeData(tf.Module):
     @property
     def q(self) -> tuple[gpflow.Parameter, gpflow.Parameter]:
         """The parameters of q(v)."""
-        return self._target.q_mu, self._target.q_sqrt
+        return self.target.q_mu, self.target.q_sqrt
 
     def evaluate(self, max_steps: int, tolerance: float) -> Evaluation:
         """See `SiteSolver`."""
-        bounds = tf.constant(max_steps), tf.constant(tolerance, self._target.q_mu.dtype)
+        bounds = tf.constant(max_steps), tf.constant(tolerance, self.target.q_mu.dtype)
         outcome, gradient = self._compiled(self.settling.evaluate, *self.data, *bounds)
         objective, violation = outcome.numpy().tolist()
         return Evaluation(objective, violation, gradient)
@@ -285,7 +285,7 @@ def whole_data_plan(
     starts: int | None = None,
     in_graph: bool | None = None,
 ) -> Plan:
-    """Return the plan that trains a whitened sparse model on all its data.
+    """Return the plan that trains a whitened sparse model on all its data, or on many by `joint_ascent`.
 
     Parameters
     ----------
@@ -311,24 +311,26 @@ def whole_data_plan(
         )
     several = isinstance(model.likelihood, _GIVING_UP)
     number = number_of_starts(model, starts, *arrays[:2], several_optima=several)
-    ascent = HyperparameterAscent(
+    inside = site_recipe.in_graph(solver, solver.q, in_graph, solver.data)
+    jointly = several and inside is None and joint_ascent.is_for(target, arrays[0])
+    ascent = (joint_ascent.JointAscent if jointly else HyperparameterAscent)(
         solver,
         solver,
         variables,
         site_updates=_UPDATES,
-        hyper_updates=_ITERATIONS,
+        hyper_updates=joint_ascent.ITERATIONS if jointly else _ITERATIONS,
         tolerance=_GAIN[several],
         stationarity=stationarity,
         starts=among(further_starts(model, number - 1, run.seed, *arrays[:2]), model, variables),
         inputs=inducing_inputs(model),
         units=mean_units(model, variables, arrays),
-        in_graph=site_recipe.in_graph(solver, solver.q, in_graph, solver.data),
+        in_graph=inside,
     )
     return Plan(
         ascent,
         [*model.variables, *ascent.state],
         steps=STEPS,
-        tolerance=lbfgs.gain_of_a_step(variables),
+        tolerance=joint_ascent.GAIN if jointly else lbfgs.gain_of_a_step(variables),
         monotone=True,
         stationarity=stationarity,
         trackables={"solver": ascent},

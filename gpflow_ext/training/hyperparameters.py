@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import gpflow
 import tensorflow as tf
@@ -15,7 +15,7 @@ from gpflow_ext.compiled import examine, replica
 from gpflow_ext.data.checks import Array
 from gpflow_ext.sites.algebra import Sites
 from gpflow_ext.training import deadline, lbfgs
-from gpflow_ext.training.lbfgs_in_graph import AnyRun, Climb, GraphRun
+from gpflow_ext.training.lbfgs_in_graph import Climb, GraphRun
 from gpflow_ext.training.log_space import LogSpace, inducing_inputs
 from gpflow_ext.training.solver import InGraph, Progress, Settling, SiteSolver
 from gpflow_ext.training.starts import OWN, Further, Spare, Start, Tried, are_enough, best
@@ -121,17 +121,24 @@ class HyperparameterAscent(tf.Module):
         self._further, self._spare = Further(starts), spare or Spare()
         self.tried: tuple[Tried, ...] = ()
         points = inducing_inputs(self) if inputs is None else inputs
-        coordinates = LogSpace(variables, model.parameters, points, units)
-        self.run: AnyRun
-        if in_graph is None:
-            self.run = lbfgs.Run(coordinates, self._evaluate, tolerance, arrived=self._arrive)
-        else:
-            self._loss = OptimisedLoss(in_graph.settling, site_updates, stationarity)
-            climb = Climb(self._loss, coordinates, tolerance, [*in_graph.sites, self._loss.violation])
-            self.run = GraphRun(climb, in_graph.jit_compile, in_graph.data)
+        self.run = self._new_run(points, units, tolerance, in_graph)
         self._at_iterate: Sites | None = None
         self.started = tf.Variable(not starts, trainable=False)  # whether the choice between starts is made
         self.last = tf.Variable([math.nan, math.inf], trainable=False, dtype=tf.float64)
+
+    def _new_run(
+        self,
+        inputs: Sequence[tf.Variable],
+        units: Sequence[Array] | None,
+        tolerance: float,
+        in_graph: InGraph | None,
+    ) -> Any:
+        coordinates = LogSpace(self._variables, self._model.parameters, inputs, units)
+        if in_graph is None:
+            return lbfgs.Run(coordinates, self._evaluate, tolerance, arrived=self._arrive)
+        self._loss = OptimisedLoss(in_graph.settling, self._site_updates, self._stationarity)
+        climb = Climb(self._loss, coordinates, tolerance, [*in_graph.sites, self._loss.violation])
+        return GraphRun(climb, in_graph.jit_compile, in_graph.data)
 
     @property
     def state(self) -> list[tf.Variable]:

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import gpflow
 import numpy as np
+import numpy.typing as npt
 import scipy.optimize
 import tensorflow as tf
 
@@ -88,15 +89,18 @@ def climb(
     parameters: Sequence[gpflow.Parameter] = (),
     arrived: Callable[[float], None] | None = None,
     inputs: Sequence[tf.Variable] = (),
+    units: Sequence[npt.ArrayLike] | None = None,
+    pairs: int = PAIRS,
 ) -> bool:
     """Raise an objective by some iterations of L-BFGS, and leave the variables at the best point.
 
     With ``bounds``, a pair for each element of the variables one after the other, they stay between them;
-    ``parameters`` and ``inputs`` as for `LogSpace`; ``arrived`` is called with the objective at each iterate.
-    For any number of variables: only ten pairs of steps and changes of the gradient are kept. Return whether
-    the end is no worse than the start; if not, the variables are put back.
+    ``parameters``, ``inputs`` and ``units`` as for `LogSpace`; ``arrived`` is called with the objective at
+    each iterate, and may end the run by ``StopIteration``. For any number of variables: only so many
+    ``pairs`` of steps and changes of the gradient are kept. Return whether the end is no worse than
+    the start; if not, the variables are put back.
     """
-    coordinates = LogSpace(variables, parameters, inputs)
+    coordinates = LogSpace(variables, parameters, inputs, units)
 
     def loss(x: Vector) -> tuple[float, Vector]:
         coordinates.assign(x)
@@ -109,7 +113,7 @@ def climb(
             arrived(-guarded.best[1])
 
     kept = [variable.read_value() for variable in variables]
-    guarded = Guarded(loss, leap=np.where(coordinates.is_log, LEAP, np.inf))
+    guarded = Guarded(loss, leap=np.where(coordinates.is_log, LEAP / coordinates.units.numpy(), np.inf))
     outcome = scipy.optimize.minimize(
         guarded,
         coordinates.vector(),
@@ -117,7 +121,7 @@ def climb(
         method="L-BFGS-B",
         bounds=bounds if bounds is None else coordinates.at(np.transpose(bounds)).T,
         callback=arrive,
-        options={"maxiter": iterations, "maxcor": PAIRS, "ftol": GAIN},
+        options={"maxiter": iterations, "maxcor": pairs, "ftol": GAIN},
     )
     raised = bool(outcome.fun <= guarded.first)
     if raised:
