@@ -58,9 +58,7 @@ class WholeStep(AscentUpdates):
 
     def fit_of(self, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
         """Return Σₙ Eₙ of rows X [B, D], Y [B, P], []."""
-        return tf.reduce_sum(
-            self._target.expectations(X, Y, *self._target.marginals(self._target.prior(X)))
-        )
+        return tf.reduce_sum(self._target.expectations(X, Y, *self._target.marginals(self._target.prior(X))))
 
     def divergence(self) -> tf.Tensor:
         """Return KL[q(v) || N(0, I)], []."""
