@@ -33,12 +33,6 @@ class WholeStep(AscentUpdates):
             tf.Variable(tf.zeros_like(part), trainable=False) for part in (self.prec, self.nat1)
         )
 
-    def begin(self) -> tf.Tensor:
-        """Take the natural parameters from q, and zero as the sums; return nothing, []."""
-        for part in (self.gram, self.pull):
-            part.assign(tf.zeros_like(part))
-        return self.start()
-
     def add(self, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
         """Add rows X [B, D], Y [B, P] to the sums; return their Σₙ Eₙ, []. Negative weights are left out."""
         one = tf.ones([], self.nat1.dtype)
@@ -48,21 +42,17 @@ class WholeStep(AscentUpdates):
         return sums.value
 
     def close(self) -> tf.Tensor:
-        """Take the step if it is safe; return whether it was, []."""
-        length = tf.ones([], self.nat1.dtype)
+        """Take the step if it is safe; return whether it was, and the KL of q(v) before and after it, [3]."""
+        length, before = tf.ones([], self.nat1.dtype), self._target.prior_kl()  # all of q is forgotten
         sums = self.gram.read_value(), self.pull.read_value()
         *_, mean, root, safe = self._natural_step(*sums, length)
         for parameter, value in zip((self._target.q_mu, self._target.q_sqrt), (mean, root), strict=True):
             parameter.assign(tf.where(safe, value, parameter))
-        return safe
+        return tf.stack([tf.cast(safe, before.dtype), before, self._target.prior_kl()])
 
     def fit_of(self, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
         """Return Σₙ Eₙ of rows X [B, D], Y [B, P], []."""
         return tf.reduce_sum(self._target.expectations(X, Y, *self._target.marginals(self._target.prior(X))))
-
-    def divergence(self) -> tf.Tensor:
-        """Return KL[q(v) || N(0, I)], []."""
-        return self._target.prior_kl()
 
 
 def last_pass(target: WhitenedVariational, data: Minibatch, jit_compile: bool | None) -> bool:
@@ -81,14 +71,14 @@ def last_pass(target: WhitenedVariational, data: Minibatch, jit_compile: bool | 
     compiled = Compiled(updates, resolve_jit(jit_compile), batches=True)
     q = target.q_mu.unconstrained_variable, target.q_sqrt.unconstrained_variable
     before = [variable.read_value() for variable in q]
-    compiled(updates.begin)
 
-    def bound(of: Callable[..., tf.Tensor]) -> tf.Tensor:
-        divergence = compiled(updates.divergence)
-        return tf.add_n([compiled(of, *piece) for piece in _pieces(data)]) - divergence
+    def fit(of: Callable[..., tf.Tensor]) -> tf.Tensor:
+        return tf.add_n([compiled(of, *piece) for piece in _pieces(data)])
 
-    old = bound(updates.add)
-    rises = bool(compiled(updates.close)) and bool(bound(updates.fit_of) >= old - linalg.rounding_slack(old))
+    old = fit(updates.add)
+    safe, kl_before, kl_after = tf.unstack(compiled(updates.close))
+    old -= kl_before
+    rises = bool(safe > 0.0) and bool(fit(updates.fit_of) - kl_after >= old - linalg.rounding_slack(old))
     if not rises:
         for variable, value in zip(q, before, strict=True):
             variable.assign(value)
