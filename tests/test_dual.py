@@ -18,6 +18,7 @@ from marks import others_slow
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, MultinomialLogit, PoissonLog
 from gpflow_ext.sites import sparse_prior
+from gpflow_ext.svgp import last_pass as whole
 from gpflow_ext.svgp.dual import DualUpdates
 from gpflow_ext.svgp.dual_recipe import DualOptions, SparseAdam, lengths
 from gpflow_ext.svgp.whitened import WhitenedSVGP
@@ -319,3 +320,41 @@ def test_a_step_after_which_the_bound_plunges_is_undone(recipe):
     result = gpx.fit(model, (X, Y), recipe=recipe, steps=100, progress=False)
     assert np.min(result.objective[1:]) >= result.objective[0]
     assert float(model.elbo((X, Y))) > -40.0
+
+
+def test_minibatches_end_at_the_optimal_q_of_the_hyperparameters_they_found() -> None:
+    """A tenth of what the minibatches alone miss is left after the step on all rows."""
+    data = SETS["logit"][1]
+    own: dict[str, Any] = {"recipe": "dual", "minibatch_size": 6, "decay_steps": None}
+    bounds = []
+    for last_pass in (False, True):
+        model = held(svgp())
+        gpx.fit(model, data, steps=30, last_pass=last_pass, **own)
+        bounds.append(float(model.elbo(data)))
+    gpx.fit(model, data, recipe="dual", steps=20)
+    best = float(model.elbo(data))
+    assert best - bounds[1] < 0.1 * (best - bounds[0])
+
+
+def test_a_training_on_fewer_rows_than_there_are_has_no_last_pass() -> None:
+    data = SETS["logit"][1]
+    one, other = svgp(), svgp()
+    for model, last_pass in ((one, False), (other, True)):
+        gpx.fit(model, data, recipe="dual", minibatch_size=12, steps=4, last_pass=last_pass)
+    np.testing.assert_array_equal(one.q_mu, other.q_mu)
+
+
+def test_a_last_pass_that_lowers_the_bound_is_undone() -> None:
+    """Steps of length one of the logarithm of the noise overshoot, see above."""
+    rng = np.random.default_rng(5)
+    X = np.sort(rng.uniform(-2.0, 2.0, (50, 1)), axis=0)
+    Y = np.sin(2.0 * X) + np.exp(-1.0 + 0.7 * X) * rng.normal(size=X.shape)
+    likelihood = gpflow.likelihoods.HeteroskedasticTFPConditional(scale_transform=tfp.bijectors.Exp())
+    kernel, points = gpflow.kernels.Matern32(1.0, 0.8), np.linspace(-2.0, 2.0, 8)[:, None]
+    model = SVGP(kernel, likelihood, points, num_latent_gps=2, num_data=50)
+    data, target, kept = (X, Y), WhitenedSVGP(model), []
+    for _ in range(20):
+        before = float(model.elbo(data))
+        kept.append(whole.last_pass(target, data, None))
+        assert float(model.elbo(data)) >= before - 1e-9 * abs(before)
+    assert not all(kept)

@@ -106,7 +106,7 @@ def test_a_second_fit_traces_nothing_and_repeats_the_first(case: str) -> None:
     other, _, for_other = fitted(case, 21)
     warm, second, again = fitted(case, 24)
     assert (for_other, again) == (0, 0)
-    assert 0 < traced <= 3
+    assert 0 < traced <= (5 if case == "dual" else 3)  # three of its last pass over all rows
     assert np.isfinite(other.training_loss(*(() if CASES[case][1] is None else (problems.binary(21),))))
     np.testing.assert_array_equal(first.objective, second.objective)
     pairs = zip(cold.trainable_variables, CASES[case][0](24).trainable_variables, strict=True)

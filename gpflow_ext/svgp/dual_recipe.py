@@ -11,6 +11,7 @@ from gpflow.models import SVGP
 
 from gpflow_ext.sites import latent
 from gpflow_ext.svgp.dual import DualUpdates
+from gpflow_ext.svgp.last_pass import last_pass
 from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
 from gpflow_ext.svgp.natural_gradient import AscentUpdates
 from gpflow_ext.svgp.recipe import batch_shards, per_call, reader, several
@@ -58,6 +59,9 @@ class DualOptions(StartOptions):
         Steps on minibatches of arrays in one call of the compiled function, a single step of `fit`; see
         `training.gradient_descent.GradientOptions`. ``decay_steps`` and ``hold`` count minibatches, and the
         latter is a multiple of it.
+    last_pass
+        Whether a training on minibatches of arrays that has gone through all rows once ends by a step of q on
+        all of them, if that raises the bound; see `svgp.last_pass`. Its time is beyond that of the steps.
     starts
         As there; by default as many as `training.site_recipe.SiteOptions` says where the data are arrays.
     """
@@ -71,6 +75,7 @@ class DualOptions(StartOptions):
     hold: int = 0
     follow: bool = True
     steps_per_call: int = 1
+    last_pass: bool = True
     starts: int | None = None
 
     def __post_init__(self) -> None:
@@ -127,6 +132,11 @@ def _plan(target: WhitenedSVGP, model: SVGP, run: Run, options: DualOptions) -> 
         several=several(iterator, options.steps_per_call, run.strategy),
     )
     trackables = {"engine": engine} | ({} if iterator is None else {"batches": iterator})
+
+    def finish() -> None:
+        if arrays is not None and size is not None and size < len(arrays[0]) <= int(engine.steps) * size:
+            last_pass(target, arrays, run.jit_compile)
+
     return Plan(
         engine,
         engine.state,
@@ -146,6 +156,7 @@ def _plan(target: WhitenedSVGP, model: SVGP, run: Run, options: DualOptions) -> 
         },
         data=arrays,
         shards=shards,
+        finish=finish if options.last_pass else lambda: None,
     )
 
 
