@@ -29,10 +29,8 @@ from gpflow_ext.training.solver import Progress, SiteSolver
 
 ITERATIONS, UPDATES = 60, 10  # of L-BFGS in a step, and steps of q after them
 GAIN = 5e-4  # relative, of a step that ends a fit: inducing inputs creep along a flat ridge for ever
-_MANY, _LARGEST = (
-    8000,
-    2**20,
-)  # latent values from which it is used, and numbers in the factors of q up to which
+_MANY = 10_000  # latent values from which it is used
+_LARGEST = 2**20  # numbers in the factors of q up to which it is
 _UNIT, _INPUT_UNIT = 0.1, 0.2  # of hyperparameters, beside 1 of q: the bound of many rows bends more in them
 
 
@@ -142,10 +140,14 @@ class JointRun(tf.Module):
         self.begun.assign(False)
 
     def climb(self, iterations: int) -> bool:
-        """Do a part, and leave the model at its best point; return whether it is no worse."""
+        """Do a part, and leave the model at its best point; return whether it is no worse.
+
+        The first part, of which each start has one, is a third as long: it chooses among the starts.
+        """
         if not self.begun:
             self._settle()
             self.begun.assign(True)
+            iterations //= 3
         raised = lbfgs.climb(
             self._bound.moved,
             self._evaluate,
