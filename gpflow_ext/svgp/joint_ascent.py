@@ -28,7 +28,7 @@ from gpflow_ext.training.hyperparameters import HyperparameterAscent
 from gpflow_ext.training.solver import Progress, SiteSolver
 
 ITERATIONS, UPDATES = 60, 10  # of L-BFGS in a step, and steps of q after them
-GAIN = 5e-4  # relative, of a step that ends a fit: inducing inputs creep along a flat ridge for ever
+GAIN = 1e-3  # relative, of a step that ends a fit: inducing inputs creep along a flat ridge for ever
 _MANY = 10_000  # latent values from which it is used
 _LARGEST = 2**20  # numbers in the factors of q up to which it is
 _UNIT, _INPUT_UNIT = 0.1, 0.2  # of hyperparameters, beside 1 of q: the bound of many rows bends more in them
