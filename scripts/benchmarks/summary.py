@@ -137,7 +137,10 @@ def _kmm(records: list[Record]) -> Iterator[Row]:
     costs = {record["size"]: record for record in records if record.get("table") == "costs"}
     for size in costs:
         for bound in ("exact", "piecewise"):
-            ours, *others = (r for r in records if r.get("size") == size and r.get("bound") == bound)
+            measured = [r for r in records if r.get("size") == size and r.get("bound") == bound]
+            if not measured:
+                continue
+            ours, *others = measured
             seconds = report.median(ours["seconds"])
             for other in others:
                 if other["method"].startswith("gpflow_ext"):
