@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpflow_ext.data.reading.cells import SPACE, Floats, is_missing
 
@@ -33,8 +32,8 @@ def share_of_an_hour(minute: Any, second: Any) -> Any:
     return (60.0 * minute + second) * _HOURS
 
 
-def parse(cells: Sequence[str]) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return the hours since midnight, and whether each cell is a time of day, [N] each."""
+def hours(cells: Sequence[str]) -> Floats:
+    """Return the hours since midnight, [N], NaN where a cell is not a time of day."""
     fields, seconds = np.zeros((len(cells), 4), np.int64), np.zeros(len(cells))
     fits = np.zeros(len(cells), bool)
     for row, cell in enumerate(cells):
@@ -46,13 +45,8 @@ def parse(cells: Sequence[str]) -> tuple[Floats, NDArray[np.bool_]]:
             fits[row] = True
     hour, minute, halved, afternoon = fields.T
     valid = fits & is_valid(hour, minute, seconds, halved)
-    return of_day(hour, halved, afternoon) + share_of_an_hour(minute, seconds), valid
-
-
-def hours(cells: Sequence[str]) -> Floats:
-    """Return the hours since midnight, [N], NaN where a cell is not a time of day."""
-    found, valid = parse(cells)
-    return np.where(valid, found, np.nan)
+    since = of_day(hour, halved, afternoon) + share_of_an_hour(minute, seconds)
+    return np.where(valid, since, np.nan)
 
 
 def are_times(cells: Sequence[str]) -> bool:
@@ -60,4 +54,4 @@ def are_times(cells: Sequence[str]) -> bool:
     present = [cell for cell in cells if not is_missing(cell)]
     if not present or not _COMPILED.match(present[0].strip(SPACE)):
         return False
-    return bool(parse(present)[1].all())
+    return not np.isnan(hours(present)).any()
