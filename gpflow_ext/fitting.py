@@ -202,11 +202,11 @@ def fit(
         If a trained kernel correlates no two inputs, or cannot tell them apart: its length scales do not
         suit the scale of the inputs.
     """
-    checks.check_whole(checkpoint_every=checkpoint_every, **({} if steps is None else {"steps": steps}))
+    whole = {} if steps is None else {"steps": steps}
+    checks.check_whole(seed=seed, checkpoint_every=checkpoint_every, **whole)
     given = {"seconds": seconds, "tolerance": tolerance}
     checks.check_number(**{name: value for name, value in given.items() if value is not None})
     checks.check_kind(tf.Module, model=model)
-    checks.check_whole(seed=seed)
     checks.check_flag(progress=progress, jit_compile=jit_compile)
     if monitor is not None:
         checks.check_callable(monitor=monitor)
@@ -244,7 +244,7 @@ def fit(
             stack.enter_context(whole_steps())
         callbacks: list[Callback] = []
         if monitor is not None:
-            callbacks += [_gatherer(plan), *([lambda step, _: monitor(step)] if chief else [])]
+            callbacks += [lambda *_: plan.gather(), *([lambda step, _: monitor(step)] if chief else [])]
         checkpoints: Checkpoints | None = None
         trail, interrupts = Trail(plan.steps, plan.period), Interrupts()
 
@@ -302,7 +302,8 @@ def fit(
     if checkpoints is not None and result.steps > max(checkpoints.steps, default=0):
         checkpoints.save(result.steps)
     interrupts.end(f"Interrupted after step {result.steps}. The same call resumes in {checkpoint_dir}.")
-    plan.finish()
+    if plan.finish() and checkpoints is not None:
+        checkpoints.save_finished()
     slope = last.slope(result, deadline.has_cut, prolonged and math.isinf(seconds))
     notes = noted(slope, odd, findings(twin.model, twin.data))
     result = dataclasses.replace(result, starts=plan.tried(), notes=notes)
@@ -332,10 +333,6 @@ def _chosen(model: BayesianModel, recipe: str | Callable[..., Plan] | None) -> R
             f"None; got {recipe!r}."
         )
     return _BY_NAME[recipe]
-
-
-def _gatherer(plan: Plan) -> Callback:
-    return lambda step, _: plan.gather()
 
 
 def _saver(plan: Plan, checkpoints: Checkpoints | None, every: int) -> Callback:

@@ -31,8 +31,9 @@ def load_checkpoint(
     `fit`, `sample` and `Checkpoints` leave a record of the model in their folder, as JSON and an ``.npz``:
     its objects by class and attributes, its training data and other constants. The model returned has
     the same parameters, priors, sites and predictions, bit for bit, and ``gpflow_ext.fit(model,
-    checkpoint_dir=folder)`` continues where the run ended. A run with ``validation`` gives its best state, a
-    run of `sample` a model that holds the draws.
+    checkpoint_dir=folder)`` continues where the run ended. A run with ``validation`` gives its best state,
+    one that ended by a last pass through the data the model after it, a run of `sample` one that holds the
+    draws.
 
     No code is loaded from the folder: only classes and functions of GPflow, gpflow_ext, TensorFlow's
     mathematics, TensorFlow Probability's bijectors and distributions, and ``classes`` are looked up.

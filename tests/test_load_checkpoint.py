@@ -221,6 +221,28 @@ def test_a_run_with_early_stopping_gives_its_best_state(tmp_path) -> None:
     np.testing.assert_array_equal(last, model.q_mu)
 
 
+def test_a_run_with_a_last_pass_gives_the_model_after_it_and_goes_on_from_before_it(tmp_path) -> None:
+    def fitted(steps, folder=None, model=None):
+        model = model or M.SVGP(K.Matern52(), L.Bernoulli(), Z.copy(), num_data=len(X))
+        options = {"recipe": "dual", "minibatch_size": 6, "starts": 1, "checkpoint_dir": folder}
+        gpx.fit(model, DATA, steps=steps, checkpoint_every=4, **options)
+        return model
+
+    first, straight = fitted(4, tmp_path), fitted(8)
+    loaded = gpx.load_checkpoint(tmp_path)
+    assert_same(first, loaded)
+    assert_same(straight, fitted(8, tmp_path, loaded))
+    assert_same(straight, gpx.load_checkpoint(tmp_path))
+    assert not list(tmp_path.glob("finished-4.*"))
+    (shard,) = tmp_path.glob("finished-8.data-*")
+    shard.write_bytes(bytes(shard.stat().st_size))
+    before = M.SVGP(K.Matern52(), L.Bernoulli(), Z.copy(), num_data=len(X))
+    tf.train.Checkpoint(model=before).restore(str(tmp_path / "ckpt-8")).expect_partial()
+    assert_same(before, gpx.load_checkpoint(tmp_path))
+    with pytest.raises(AssertionError):
+        assert_same(before, straight)
+
+
 def drawn(folder=None, num_samples=6, tuner=None):
     model = BUILD["SGPMCFreeForm"](DATA, K.SquaredExponential(), Z)
     for parameter in model.kernel.trainable_parameters:

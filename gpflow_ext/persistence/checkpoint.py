@@ -19,8 +19,9 @@ from .verify import as_path
 
 _INDEX = re.compile(r"ckpt-(\d+)\.index")
 _SHARD = re.compile(r"(ckpt-\d+)\.data-\d+-of-\d+")
+_FINISHED = re.compile(r"finished-(\d+)\..+")
 _PATTERN = re.compile(r"\\|\[[^/]*\]")
-_LITTER = ("ckpt-*_temp*", "ckpt-*.tempstate*", "checkpoint.tmp*", "manifest.json.tmp", "model.*.tmp")
+_LITTER = ("*-*_temp*", "*-*.tempstate*", "checkpoint.tmp*", "manifest.json.tmp", "model.*.tmp")
 MANIFEST = "manifest.json"
 
 
@@ -133,10 +134,44 @@ class Checkpoints:
             raise ValueError(f"step must grow from one checkpoint to the next; seen {step} after {self._at}")
         self._saved_step.assign(step)
         prefix = Path(self._manager.save(checkpoint_number=step))
-        for file in (*self._directory.glob(f"{prefix.name}.*"), self._directory / "checkpoint"):
+        self._sync(prefix, self._directory / "checkpoint")
+        self._remove_finished(step)
+        return prefix
+
+    def save_finished(self) -> Path:
+        """Write what the run has made of the model after its newest step, and return its prefix.
+
+        `gpflow_ext.load_checkpoint` gives this model. A run that goes on resumes from the checkpoint of the
+        step, and what it saves next takes the place of this.
+
+        Raises
+        ------
+        ValueError
+            If this run has not saved or restored the newest step.
+        OSError
+            See `save`.
+        """
+        step = max(self.steps, default=None)
+        if step is None or step != self._at:
+            raise ValueError(f"this run has no checkpoint in {self._directory}: call save() first")
+        prefix = _finished(self._directory, step)
+        self._remove_finished()  # else a kill might leave the parts of two
+        with told(
+            f"The model after step {step}", self._directory, f"The checkpoint of step {step} is whole."
+        ):
+            tf.train.Checkpoint(model=self._model).write(str(prefix))
+            self._sync(prefix)
+        return prefix
+
+    def _remove_finished(self, but: int | None = None) -> None:
+        for path in self._directory.iterdir():
+            if (found := _FINISHED.fullmatch(path.name)) and int(found[1]) != but:
+                path.unlink()
+
+    def _sync(self, prefix: Path, *others: Path) -> None:
+        for file in (*self._directory.glob(f"{prefix.name}.*"), *others):
             sync(file)
         sync_alone(self._directory)
-        return prefix
 
     def restore_latest(self) -> int | None:
         """Restore the newest readable checkpoint and return its step, or ``None`` if there is none.
@@ -255,6 +290,17 @@ def steps_in(folder: Path) -> list[int]:
 def prefix_of(folder: Path, step: int) -> Path:
     """Return what the names of a checkpoint's files begin with."""
     return folder / f"ckpt-{step}"
+
+
+def model_of(folder: Path, step: int) -> Path:
+    """Return the prefix of the model after a step: as the run left it at its end, or as the step did."""
+    finished = _finished(folder, step)
+    whole = finished.with_name(f"{finished.name}.index").exists() and _damage(finished) is None
+    return finished if whole else prefix_of(folder, step)
+
+
+def _finished(folder: Path, step: int) -> Path:
+    return folder / f"finished-{step}"
 
 
 def newest_readable(folder: Path) -> tuple[int, dict[int, str]]:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from .checkpoint import MANIFEST, newest_readable, prefix_of, readable_folder, steps_in
+from .checkpoint import MANIFEST, model_of, newest_readable, prefix_of, readable_folder, steps_in
 from .known import CONSTRUCTED, Known, hides
 from .manifest import read_json, sha256_arrays
 from .record import ARRAYS, FORMAT, FORMS, RECORD
@@ -73,7 +73,7 @@ def rebuild(folder: Path, data: Any = None, classes: Iterable[Any] = ()) -> Rebu
             stacklevel=3,
         )
     model = _Reader(record, _stored(folder / ARRAYS), data, Known(classes)).model()
-    _restore(model, prefix_of(folder, step))
+    _restore(model, model_of(folder, step))
     return Rebuilt(model, step, prefix_of(folder, step), manifest)
 
 
@@ -122,7 +122,7 @@ def _restore(model: tf.Module, prefix: Path) -> None:
             f"{prefix} is not of the model in {RECORD}: it lacks {len(missing)} of its objects and holds "
             f"{len(strangers)} others, as when the model is changed between checkpoints. {_INSTEAD}"
         )
-    checkpoint.restore(str(prefix)).assert_existing_objects_matched().expect_partial()
+    checkpoint.read(str(prefix)).assert_existing_objects_matched().expect_partial()
 
 
 class _Refused(ValueError):

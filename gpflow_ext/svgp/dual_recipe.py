@@ -133,9 +133,10 @@ def _plan(target: WhitenedSVGP, model: SVGP, run: Run, options: DualOptions) -> 
     )
     trackables = {"engine": engine} | ({} if iterator is None else {"batches": iterator})
 
-    def finish() -> None:
-        if arrays is not None and size is not None and size < len(arrays[0]) <= int(engine.steps) * size:
-            last_pass(target, arrays, run.jit_compile)
+    def finish() -> bool:
+        if arrays is None or size is None or not size < len(arrays[0]) <= int(engine.steps) * size:
+            return False
+        return last_pass(target, arrays, run.jit_compile)
 
     return Plan(
         engine,
@@ -156,7 +157,7 @@ def _plan(target: WhitenedSVGP, model: SVGP, run: Run, options: DualOptions) -> 
         },
         data=arrays,
         shards=shards,
-        finish=finish if options.last_pass else lambda: None,
+        finish=finish if options.last_pass else lambda: False,
     )
 
 

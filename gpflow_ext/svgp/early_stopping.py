@@ -54,6 +54,11 @@ class EarlyStopping(tf.Module):
             for copy, variable in zip(self.kept, self._watched, strict=True):
                 variable.assign(copy)
 
+    def finish(self) -> bool:
+        """Return to the best state, see `training.recipe.Plan`: checkpoints hold it."""
+        self.restore_best()
+        return False
+
 
 class Watched:
     """A solver that is at rest when the score on held-out data has not improved for long enough.

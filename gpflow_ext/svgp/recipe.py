@@ -213,7 +213,7 @@ def _first_order(
         shards=shards,
         settled=Status.STOPPED_EARLY,
         report=lambda: _report(engine, watch),
-        finish=(lambda: None) if watch is None else watch.restore_best,
+        finish=(lambda: False) if watch is None else watch.finish,
     )
 
 

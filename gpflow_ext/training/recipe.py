@@ -85,7 +85,8 @@ class Plan:
     report
         What a progress bar shows beside the objective.
     finish
-        Called once at the end, after the last checkpoint.
+        Called once at the end, after the last checkpoint; returns whether it has changed the model in a way
+        that the checkpoint does not hold, which is then saved beside it.
     tried
         The starting points of which the best was kept, once it was chosen.
     period
@@ -107,7 +108,7 @@ class Plan:
     settled: Status = Status.CONVERGED
     rests: bool = False
     report: Callable[[], str] = lambda: ""
-    finish: Callable[[], None] = lambda: None
+    finish: Callable[[], bool] = lambda: False
     tried: Callable[[], tuple[Tried, ...]] = lambda: ()
     period: int = 0
 
