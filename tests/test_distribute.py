@@ -174,8 +174,8 @@ def test_two_devices_share_a_minibatch_as_one_has_it(mirrored: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("follow", [False, True])
 def test_two_devices_share_a_minibatch_of_dual_sites_as_one_has_it(mirrored: Path, follow: bool) -> None:
-    model, options = worker.robust_max(), {"recipe": "dual", "minibatch_size": 11, "follow": follow}
-    result = gpx.fit(model, problems.classes(31), steps=4, **options)
+    model = worker.robust_max()
+    result = gpx.fit(model, problems.classes(31), follow=follow, **worker.DUAL)
     # Adam divides gradients by their own size: the first steps of small ones grow what is rounded.
     assert_same_run(read(mirrored / f"dual, {follow}"), model, result.objective, rounding=1e-8)
 
@@ -234,6 +234,17 @@ def test_one_process_goes_on_from_the_checkpoint_of_two(whole: Path, single, tmp
     saved = read(whole / "whole0")
     np.testing.assert_allclose(result.objective, saved["objective"][4:], rtol=1e-10)
     assert_same_run(saved, alone, single[1])
+
+
+@pytest.mark.slow
+def test_two_processes_take_the_last_pass_of_dual_sites_as_one_does(whole: Path) -> None:
+    model = worker.robust_max()
+    result = gpx.fit(model, problems.classes(31), **worker.DUAL)
+    for rank in range(2):
+        assert_same_run(read(whole / f"dual{rank}"), model, result.objective, rounding=1e-8)
+    loaded = gpx.load_checkpoint(whole / "dual_run0")
+    for a, b in zip(variables(read(whole / "dual0")), loaded.variables, strict=True):
+        np.testing.assert_array_equal(a, b.numpy())
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from gpflow_ext.models import GPRNTensor, SparseEP, SVGPRobustMax
 from gpflow_ext.sampling.tuning import Setting
 
 STEPS = 8
+DUAL: dict[str, Any] = {"recipe": "dual", "steps": 4, "minibatch_size": 11}  # with a last pass
 
 
 def adam() -> Any:
@@ -107,8 +108,7 @@ def mirrored(folder: Path) -> None:
     save(folder / "minibatches", trained, gpx.fit(trained, problems.classes(31), strategy=two, **options))
     for follow in (False, True):
         trained = robust_max()
-        options = {"recipe": "dual", "steps": 4, "minibatch_size": 11, "follow": follow}
-        result = gpx.fit(trained, problems.classes(31), strategy=two, **options)
+        result = gpx.fit(trained, problems.classes(31), strategy=two, follow=follow, **DUAL)
         save(folder / f"dual, {follow}", trained, result)
     trained = classifier()
     save(folder / "classes", trained, gpx.fit(trained, strategy=two, steps=4, optimizer=adam()))
@@ -160,6 +160,9 @@ def whole(folder: Path, rank: int) -> None:
     if rank:  # what the chief starts from counts
         trained.inducing_variable.Z.assign(trained.inducing_variable.Z + 1.0)
     save(folder / f"whole{rank}", trained, _run(trained, strategy, folder / f"whole_run{rank}"))
+    dual = robust_max()
+    options = {"strategy": strategy, "checkpoint_dir": folder / f"dual_run{rank}", **DUAL}
+    save(folder / f"dual{rank}", dual, gpx.fit(dual, problems.classes(31), **options))
     try:
         gpx.fit(model(num_data=31 + rank), strategy=strategy, steps=1)
     except ValueError as error:
