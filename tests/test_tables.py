@@ -6,6 +6,7 @@ import bz2
 import datetime
 import importlib.util
 import itertools
+import json
 import lzma
 import pickle
 import random
@@ -21,6 +22,7 @@ from problems import raw_parts
 from gpflow_ext.data.datasets import TableError, load
 from gpflow_ext.data.reading import cells, dates
 from gpflow_ext.data.reading.text import read_text
+from gpflow_ext.data.reading.treatment import Treatment
 
 ROWS = range(1, 31)
 MESSY = "id;price;when;colour;size;gap;const;y\n" + "\n".join(
@@ -333,6 +335,50 @@ def test_times_of_day_are_hours(write):
     assert len(levels.feature_names) == len(written)
     frame = pd.DataFrame({"a": [datetime.time(5, n) for n in range(8)], "y": np.arange(8) / 7})
     np.testing.assert_allclose(whole(frame)[0][:, 0], 5.0 + np.arange(8) / 60.0, rtol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("written", "numbers", "unit"),
+    [
+        (["€ 101,89", "€ 1.000,5", "€ -3"], [101.89, 1000.5, -3.0], "€"),
+        (["$1,234.50", "-$2", "$.5"], [1234.5, -2.0, 0.5], "$"),
+        (["101,89\N{NO-BREAK SPACE}€", "", "7,5€"], [101.89, np.nan, 7.5], "€"),
+        (["12.5%", "3 %", "n/a"], [12.5, 3.0, np.nan], "%"),
+        (["45 kg", "1e-3kg", "+6. kg"], [45.0, 1e-3, 6.0], "kg"),
+        (["US$5", "US$ 6", "US$7"], [5.0, 6.0, 7.0], "US$"),
+    ],
+)
+def test_numbers_with_a_unit_are_numbers(write, written, numbers, unit):
+    path = write("a;b;y\n" + "".join(f"{cell};{i};{i / 7}\n" for i, cell in enumerate(written * 2)))
+    X, _, split = whole(path, missing="mean")
+    gaps = np.isnan(np.tile(numbers, 2))
+    np.testing.assert_allclose(X[~gaps, 0], np.tile(numbers, 2)[~gaps], rtol=1e-15)
+    assert f"column a was read as numbers in {unit}" in split.notes
+    again = Treatment.from_plain(json.loads(json.dumps(split.treatment.plain())))
+    bare = {written[0]: numbers[0], "8": 8.0}
+    np.testing.assert_array_equal(
+        again.inputs([{"a": cell, "b": 0} for cell in bare])[:, 0], list(bare.values())
+    )
+    with pytest.raises(TableError, match="'9 parsec' is not a number"):
+        again.inputs([{"a": "9 parsec", "b": 0}])
+
+
+@pytest.mark.parametrize(
+    "written", [["5 kg", "6 g"], ["A1", "A2"], ["10-20 kg", "20-30 kg"], ["5h 30m", "6h 10m"]]
+)
+def test_other_texts_with_digits_are_levels(write, written):
+    path = write("a,y\n" + "".join(f"{cell},{i / 7}\n" for i, cell in enumerate(written * 3)))
+    assert load(path, target="y").feature_names == tuple(f"a={level}" for level in sorted(written))
+
+
+def test_a_target_with_a_unit_is_a_number_unless_it_is_a_class(write):
+    path = write("a,price\n" + "".join(f"{i},${100.25 + i}\n" for i in range(12)))
+    split = load(path, target="price", test_fraction=0.0)
+    np.testing.assert_array_equal(split.train[1][:, 0], 100.25 + split.rows[0])
+    assert split.task == "regression"
+    assert "target price was read as numbers in $" in split.notes
+    path = write("a,size\n" + "".join(f"{i},{40 + i % 3} EU\n" for i in range(12)))
+    assert load(path, target="size", task="multiclass").labels == ("40 EU", "41 EU", "42 EU")
 
 
 def test_offsets_from_utc_are_those_of_python(write):

@@ -17,6 +17,7 @@ from gpflow_ext.cli.unseen import Unseen
 from gpflow_ext.data.reading.cells import is_missing, is_number, to_number
 from gpflow_ext.data.reading.frames import is_parquet, parquet_frames
 from gpflow_ext.data.reading.text import separator_of
+from gpflow_ext.data.reading.units import measured
 
 TEXT = "Predict every row of a CSV or Parquet file with an exported model, batch by batch."
 EPILOG = """\
@@ -175,9 +176,10 @@ def _exposure(cell: str, marks: Sequence[str], place: str) -> float:
     """Return an exposure as a number, NaN where it is missing."""
     if is_missing(cell):
         return float("nan")
-    plain = "." in marks and is_number(cell)
-    read = (".",) if plain else [mark for mark in marks if is_number(cell, mark)]
-    found = {to_number(cell, mark) for mark in read}
+    [bare], _ = measured([cell])
+    plain = "." in marks and is_number(bare)
+    read = (".",) if plain else [mark for mark in marks if is_number(bare, mark)]
+    found = {to_number(bare, mark) for mark in read}
     if len(found) > 1:
         raise ValueError(f"{place}: the comma of {cell!r} may stand before decimals or between thousands.")
     if not found or not min(found) > 0.0:

@@ -16,7 +16,7 @@ from gpflow_ext.data.datasets.catalogue import Known
 from gpflow_ext.data.datasets.events import count_events
 from gpflow_ext.data.datasets.raw import Raw, Request, check_columns
 from gpflow_ext.data.datasets.targets import CLASSIFICATION
-from gpflow_ext.data.reading import cells
+from gpflow_ext.data.reading import cells, units
 from gpflow_ext.data.reading.cells import SPACE, Floats, is_missing
 from gpflow_ext.data.reading.dates import ORDERS
 from gpflow_ext.data.reading.frames import as_frame, from_frame, is_frame, is_parquet, read_parquet
@@ -174,11 +174,14 @@ def _target(table: Table, name: str, request: Request) -> tuple[NDArray[Any], li
     order = request.categories.get(name, table.levels.get(name))
     if isinstance(column, np.ndarray) and order is None:
         return column[:, None], [], []
-    words = text(column)
+    words, unit = text(column), ""
+    if order is None and request.task not in CLASSIFICATION:
+        words, unit = units.measured(words)
+    about = [f"target {name} was read as numbers in {unit}"] if unit else []
     values, others = cells.numbers(words)  # the rows that hold something else
     plain = mark_of_plain(words, table, request.decimal) if order is None and not others else ""
     if plain == ".":
-        return values[:, None], [], []
+        return values[:, None], [], about
     if plain is None:
         return values[:, None], [doubtful_point(name, words, table)], []
     readings = (plain,) if plain else () if order else cells.readings(words)
@@ -187,7 +190,7 @@ def _target(table: Table, name: str, request: Request) -> tuple[NDArray[Any], li
         readings = readings if mark is None else (mark,)
     if len(readings) == 1:
         note = f"target {name} was read as numbers {MARKS[readings[0]]}"
-        return cells.numbers(words, readings[0])[0][:, None], [], [note]
+        return cells.numbers(words, readings[0])[0][:, None], [], [*about, note]
     problems = []
     some_are_numbers = bool(np.isfinite(values).any())
     if readings:

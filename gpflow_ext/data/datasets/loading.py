@@ -58,10 +58,10 @@ def load(
 
     A table is a text file with a header line (separated by comma, semicolon, tab or bar; plain, ``.gz``,
     ``.bz2`` or ``.xz``), a Parquet file, or a data frame. The type of each column is inferred:
-    numbers, with decimal points or commas; dates, as days since the first one; text of few levels, as one 0/1
-    column per level. Named sets are looked for in ``data_dir`` (as ``<name>.csv.gz``, ``<name>.csv`` or
-    ``<name>.npz``, those of images also as IDX files in a folder ``<name>``), among the sets bundled with
-    scikit-learn, and on OpenML. Nothing is dropped, assumed or
+    numbers, with decimal points or commas, with or without a unit; dates, as days since the first one; text
+    of few levels, as one 0/1 column per level. Named sets are looked for in ``data_dir`` (as
+    ``<name>.csv.gz``, ``<name>.csv`` or ``<name>.npz``, those of images also as IDX files in a folder
+    ``<name>``), among the sets bundled with scikit-learn, and on OpenML. Nothing is dropped, assumed or
     changed without a sentence in ``Split.notes``; docs/tables.md gives the rules.
 
     Parameters

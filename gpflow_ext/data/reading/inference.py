@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from gpflow_ext.data.reading import cells, clock, dates
+from gpflow_ext.data.reading import cells, clock, dates, units
 from gpflow_ext.data.reading.cells import SPACE, Floats, is_missing
 from gpflow_ext.data.reading.problems import Problem, Remedy, drop, listed
 from gpflow_ext.data.reading.table import Cells, Table, text
@@ -131,6 +131,9 @@ class _One:
             return self._plain(column)
         if name in self._table.levels:
             return self._ordinal(column, self._table.levels[name])
+        return self._of_text(column)
+
+    def _of_text(self, column: Sequence[str]) -> tuple[Column, Floats] | None:
         found, others = cells.numbers(column)
         if others:
             return self._words(column, others)
@@ -139,7 +142,7 @@ class _One:
             return self._marked(column, (mark,))
         if mark == ".":
             return self._plain(found)
-        self.problems.append(doubtful_point(name, column, self._table))
+        self.problems.append(doubtful_point(self.name, column, self._table))
         return None
 
     def _words(self, column: Sequence[str], others: Sequence[int]) -> tuple[Column, Floats] | None:
@@ -154,11 +157,22 @@ class _One:
             self.notes.append(f"column {self.name} was read as times of day, in hours since midnight")
             found = Column(self.name, "time")
             return found, found.values(column)
+        bare, unit = units.measured(column)
+        if unit:
+            return self._measured(bare, unit)
         missing = sum(map(is_missing, column))
         if len(others) + missing < len(column):
             self.problems += numbers(self.name, column, self._table)[1]
             return None
         return self._one_hot(column, asked=False)
+
+    def _measured(self, column: Sequence[str], unit: str) -> tuple[Column, Floats] | None:
+        """Take numbers that have had a unit."""
+        found = self._of_text(column)
+        if found is None:
+            return None
+        self.notes.append(f"column {self.name} was read as numbers in {unit}")
+        return replace(found[0], unit=unit), found[1]
 
     def _plain(self, values: Floats) -> tuple[Column, Floats] | None:
         if not np.isnan(values).all():

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gpflow_ext.data.reading import cells, clock, dates
+from gpflow_ext.data.reading import cells, clock, dates, units
 from gpflow_ext.data.reading.cells import Floats
 from gpflow_ext.data.reading.frames import as_frame, is_frame
 from gpflow_ext.data.reading.problems import Problem, TableError, listed
@@ -34,6 +34,8 @@ class Column:
         Levels of a category.
     decimal
         How the cells of a number are read if they are text, as `to_number` takes it.
+    unit
+        What stands before or after the number in cells that are text, such as "€" or "kg".
     date_order
         "ymd", "dmy" or "mdy", for a date.
     origin
@@ -48,6 +50,7 @@ class Column:
     kind: Kind = "number"
     levels: tuple[str, ...] = ()
     decimal: str = "."
+    unit: str = ""
     date_order: str = ""
     origin: int = 0
     fill: tuple[float, ...] = ()
@@ -78,7 +81,8 @@ class Column:
         if self.kind == "number":
             if isinstance(column, np.ndarray) and column.dtype.kind == "f":
                 return column[:, None].astype(np.float64, copy=False)
-            return cells.numbers(column, self.decimal)[0][:, None]
+            bare = [units.without(cell, self.unit) for cell in column] if self.unit else column
+            return cells.numbers(bare, self.decimal)[0][:, None]
         if self.kind == "date":
             return dates.days_since(column, self.date_order, self.origin)[:, None]
         if self.kind == "time":
@@ -261,7 +265,8 @@ def _numbers(values: list[Any], column: Column) -> tuple[Floats, Problem | None]
     for row, value in enumerate(values):
         try:
             if isinstance(value, str):
-                numbers[row] = np.nan if cells.is_missing(value) else cells.to_number(value, column.decimal)
+                bare = units.without(value, column.unit)
+                numbers[row] = np.nan if cells.is_missing(bare) else cells.to_number(bare, column.decimal)
             elif cells.text_of(value):
                 numbers[row] = float(value)
         except (TypeError, ValueError, OverflowError):
