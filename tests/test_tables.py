@@ -371,6 +371,15 @@ def test_other_texts_with_digits_are_levels(write, written):
     assert load(path, target="y").feature_names == tuple(f"a={level}" for level in sorted(written))
 
 
+def test_numbers_with_a_unit_tell_what_a_point_is(write):
+    path = write("area;price\n" + "".join(f"{i},5 m;€ {i}.500\n" for i in range(1, 13)))
+    assert load(path, target="price", decimal=",", test_fraction=0.0).train[1].min() == 1500.0
+    with pytest.raises(TableError, match="may stand before decimals or between thousands"):
+        load(path, target="price")
+    path = write("area;price\n" + "".join(f"{i}.5 m;€ {i}.500\n" for i in range(1, 13)))
+    assert load(path, target="price", test_fraction=0.0).train[1].min() == 1.5
+
+
 def test_a_target_with_a_unit_is_a_number_unless_it_is_a_class(write):
     path = write("a,price\n" + "".join(f"{i},${100.25 + i}\n" for i in range(12)))
     split = load(path, target="price", test_fraction=0.0)

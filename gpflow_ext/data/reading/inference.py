@@ -71,9 +71,8 @@ def numbers(name: str, column: Cells, table: Table) -> tuple[Floats, list[Proble
 
 def decimal_of(table: Table) -> str | None:
     """Return how the columns of a table are read of which some leave no doubt."""
-    for name in table.names:
-        column = table.column(name)
-        found = () if isinstance(column, np.ndarray) else cells.readings(column)
+    for column in _texts(table):
+        found = cells.readings(column)
         if found in ((",",), (",.",)):
             return found[0]
     return "," if table.comma_likely else None
@@ -90,13 +89,19 @@ def mark_of_plain(column: Sequence[str], table: Table, asked: str | None) -> str
 
 
 def _commas_before_decimals(table: Table) -> bool:
-    columns = [column for column in map(table.column, table.names) if not isinstance(column, np.ndarray)]
+    columns = _texts(table)
     found = [cells.readings(column) for column in columns]
     if (",",) in found or (",.",) in found:
         return (",",) in found
     plain = (column for column, readings in zip(columns, found, strict=True) if readings == (".",))
     points = any("." in "".join(column) and not cells.may_be_thousands(column) for column in plain)
     return table.comma_likely and not points
+
+
+def _texts(table: Table) -> list[Sequence[str]]:
+    """Return the columns of text, numbers without their units."""
+    columns = map(table.column, table.names)
+    return [units.measured(column)[0] for column in columns if not isinstance(column, np.ndarray)]
 
 
 def doubtful_point(name: str, column: Sequence[str], table: Table) -> Problem:
