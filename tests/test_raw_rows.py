@@ -24,6 +24,7 @@ import gpflow_ext as gpx
 from gpflow_ext.data.reading.treatment import Column, Treatment
 from gpflow_ext.persistence import raw_rows
 from gpflow_ext.persistence.verify import sealed
+from gpflow_ext.server.raw_rows import example_row
 
 # The names are such as tables have, and TensorFlow has not.
 TEXT = MESSY.replace("price;when;", "Unit price;Größe;").replace(";gap;", ";class;")
@@ -289,6 +290,7 @@ SENSELESS = {
     "unknown kind": (lambda m: _first(m, "date").update(kind="zip"), r"columns\[1\].kind .* one of number"),
     "no order of dates": (lambda m: _first(m, "date").update(date_order=""), "contradicts its kind"),
     "two fills": (lambda m: _first(m, "number").update(fill=[1.0, 2.0]), "contradicts its kind"),
+    "unit of a date": (lambda m: _first(m, "date").update(unit="kg"), "contradicts its kind"),
     "flag without fill": (lambda m: m["columns"][-1].update(fill=[]), "contradicts its kind"),
     "not flagged": (lambda m: m["columns"][-1].update(flagged=False), "make other inputs than data has"),
     "another tensor": (lambda m: _first(m, "number").update(tensor="other"), "not those of the signature"),
@@ -297,6 +299,19 @@ SENSELESS = {
     "another key": (lambda m: m["columns"][0].update(evil=1), r"has 'columns\[0\].evil'"),
     "a key less": (lambda m: m["columns"][0].pop("fill"), r"lacks columns\[0\].fill"),
 }  # fmt: skip
+
+
+def test_units_and_times_of_day_are_in_the_manifest_and_in_an_example(tmp_path):
+    rows = "".join(f"{i},5 kg;{i}:30 pm;{i % 2}\n" for i in range(1, 12))
+    (tmp_path / "table.csv").write_text("mass;at;y\n" + rows)
+    split = gpx.datasets.load(tmp_path / "table.csv", target="y")
+    served = gpx.load_exported(gpx.export(built(split), tmp_path / "model", data=split))
+    kinds = [(column["kind"], column["unit"]) for column in served.manifest["columns"]]
+    assert kinds == [("number", "kg"), ("time", "")]
+    inputs = split.inputs([{"mass": "7,5 kg", "at": "11:29 pm"}])
+    example = example_row(served.manifest["columns"], split.feature_names, split.scaler.inverse(inputs)[0])
+    assert example == {"mass": 7.5, "at": "23:29"}
+    np.testing.assert_array_equal(split.inputs([example]), inputs)
 
 
 def test_what_a_manifest_says_of_columns_is_checked(case, tmp_path):

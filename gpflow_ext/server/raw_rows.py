@@ -18,6 +18,7 @@ RAW = "predict_raw"
 RAW_COUNTS = "predict_raw_counts"
 _ORDINAL = 1_721_425  # Julian day numbers are so much above the ordinals of Python
 _MARKS = {"ymd": "-", "dmy": ".", "mdy": "/"}
+_LAST_MINUTE = 24 * 60 - 1  # of a day
 _LARGEST = int(np.finfo(np.float64).max)
 
 
@@ -124,6 +125,9 @@ def _cell(column: Mapping[str, Any], values: Mapping[str, float]) -> Any:
         return levels[min(max(round(values[name]), 0), len(levels) - 1)]
     if column["kind"] == "number":
         return float(f"{values[name]:.6g}")
+    if column["kind"] == "time":
+        minutes = min(max(round(60.0 * values[name]), 0), _LAST_MINUTE)
+        return f"{minutes // 60}:{minutes % 60:02d}"
     day = column["origin"] - _ORDINAL + round(values[name])
     date = datetime.date.fromordinal(min(max(day, 1), datetime.date.max.toordinal()))
     fields = {"y": f"{date.year:04d}", "m": f"{date.month:02d}", "d": f"{date.day:02d}"}

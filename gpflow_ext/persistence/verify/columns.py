@@ -25,6 +25,7 @@ def check_columns(columns: Sequence[Mapping[str, Any]], width: int, features: Se
             and (column["kind"] in _LEVELS or not levels)
             and (column["date_order"] != "") == (column["kind"] == "date")
             and (column["decimal"] == "." or column["kind"] == "number")
+            and (not column.get("unit") or column["kind"] == "number")
             and (column["origin"] == 0 or column["kind"] == "date")
             and len(fill) in (0, len(_inputs(column)))
             and (fill or not column["flagged"])

@@ -92,6 +92,7 @@ _COLUMN: dict[str, _Spec] = {
     "kind": _one_of("number", "date", "time", "one-hot", "ordinal"),
     "levels": _List(_TEXT),
     "decimal": _one_of(".", ",", ",."),
+    "unit": _Absent(_TEXT),
     "date_order": _one_of("", "ymd", "dmy", "mdy"),
     "origin": _WHOLE,
     "fill": _List(_NUMBER),
