@@ -38,7 +38,7 @@ from gpflow_ext.estimators import (
     refit,
     rungs,
 )
-from gpflow_ext.estimators.candidates import SURE, candidates, of_neighbours, of_points
+from gpflow_ext.estimators.candidates import SURE, candidates, of_neighbours
 from gpflow_ext.prediction.average import ModelAverage
 from gpflow_ext.server.app import Server
 from gpflow_ext.server.limits import Limits
@@ -220,7 +220,6 @@ def test_the_better_half_goes_on_with_more_rows(monkeypatch: pytest.MonkeyPatch,
         return _score({"linear": 1.0, "network": 1.5 - 1e-4 * rows}.get(name, 2.0), rows)
 
     monkeypatch.setattr(rungs, "scored", scored)
-    monkeypatch.setattr(halving, "of_points", lambda *_: {})
     x = np.random.default_rng(0).normal(size=(8000, 1))
     best = gpx.auto((x, x[:, 0]), budget=150.0, progress=False)
     assert {rows: len(names) for rows, names in seen.items()} == {1000: 6, 4000: 3, 6400: 2}
@@ -233,42 +232,24 @@ def test_the_better_half_goes_on_with_more_rows(monkeypatch: pytest.MonkeyPatch,
     assert "held-out rows from 6,400 others, before linear with 1" in best.why
 
 
-def test_a_table_that_is_trained_on_minibatches_is_so_on_each_rung_but_the_first(
+def test_a_table_for_minibatches_has_one_rung_before_them(
     monkeypatch: pytest.MonkeyPatch, untrained: None
 ) -> None:
-    """What is scored is what is trained in the end; on the last rung the best one with more points too."""
+    """Their steps take as long on any number of rows; the better half is trained on all that are not held out."""
     seen: dict[int, list[tuple[bool, int | None]]] = {}
 
     def scored(estimator: Any, data: Any, parts: Any, *_: Any) -> rungs.Score:
         train = parts[0].train
         problem = estimator.problem_of(data[0][train], data[1][train])
         seen.setdefault(len(train), []).append((problem.batches, problem.num_inducing))
-        return _score(rows=len(train))
+        return _score(1.0 / len(seen), len(train))
 
     monkeypatch.setattr(rungs, "scored", scored)
     monkeypatch.setattr(ladder, "MINIBATCHES", 5000)
     x = np.random.default_rng(0).normal(size=(8000, 2))
     found = gpx.auto((x, x[:, 0]), budget=150.0, progress=False)
     assert not isinstance(found.model, ModelAverage)
-    assert seen == {
-        1000: [(False, None)] * 8,
-        4000: [(True, None)] * 4,
-        6400: [(True, None)] * 2 + [(True, 600)],
-    }
-
-
-def test_more_points_are_for_minibatches_and_for_what_is_not_linear(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ladder, "MINIBATCHES", 3999)
-
-    def chosen(names: list[str], rows: int, **options: Any) -> dict[str, Any]:
-        found = {name: GPRegressor(kernel, **options) for name, kernel in kernels.compared(2).items()}
-        x = np.random.default_rng(0).normal(size=(rows, 2))
-        return of_points(found, names, x, x[:, :1])
-
-    [(name, twin)] = chosen(["linear", "network"], 4000).items()
-    assert name == "network, 600 points"
-    assert (twin.num_inducing, twin.minibatch_size) == (600, ladder.BATCH)
-    assert chosen(["linear"], 4000) == chosen(["network"], 3999) == {}
+    assert seen == {1000: [(False, None)] * 8, 6400: [(True, 300)] * 4 + [(True, 600)]}
 
 
 @pytest.fixture
@@ -291,15 +272,20 @@ def test_what_a_training_takes_at_least_is_expected_of_the_next(
     def scored(estimator: Any, data: Any, parts: Any, seconds: float, seed: int) -> rungs.Score:
         allowed.append(seconds)
         clock(20.0)
-        return dataclasses.replace(_score(), least=20.0)
+        return dataclasses.replace(
+            _score(), least=20.0, beside=3.0, first=17.0, models=(mock.sentinel.model,)
+        )
 
     monkeypatch.setattr(rungs, "scored", scored)
+    monkeypatch.setattr(base.warm, "begin_at", lambda *_, **__: None)
     best = gpx.auto((X, LINE), budget=100.0, progress=False)
     assert len(best.table) == 3  # begun at 0, 20 and 40 seconds of 60
     assert allowed == [60.0 / 40.0, 5.0, 5.0]
-    assert given == [100.0 - 60.0]  # half of it for the first step
+    assert given == [
+        100.0 - 60.0 - 3.0
+    ]  # half of it for the first step; what is beside the steps has the rest
     gpx.auto((X, LINE), budget=50.0, progress=False)
-    assert given[1:] == [0.1 * 50.0 + 20.0]
+    assert given[1:] == [0.1 * 50.0 + 20.0 - 3.0]
 
 
 def test_rungs_for_which_there_is_no_time_are_left_out(
@@ -389,7 +375,7 @@ def test_only_the_best_is_trained_on_all_rows_whatever_the_time(
     monkeypatch.setattr(refit, "is_worse", lambda *_: False)
     monkeypatch.setattr(reasons, "_built", lambda *_: "")
     scores = {
-        name: dataclasses.replace(_score(nlpd), least=10.0, models=(name + "1", name + "2"))
+        name: dataclasses.replace(_score(nlpd), first=10.0, models=(name + "1", name + "2"))
         for name, nlpd in (("a", 1.0), ("b", 2.0), ("c", 3.0))
     }
     found = {name: GPRegressor() for name in scores}
@@ -433,6 +419,9 @@ def test_minibatches_by_the_clock_try_what_the_inputs_suggest(monkeypatch: pytes
     model, options = GPRegressor(num_inducing=9).model_of(rows, rows[:, :1])
     assert options["starts"] == 1
     assert ladder.timed(model, options, 3.0) == {**options, "starts": 2, "seconds": 3.0}
+    for number, starts in ((250, 2), (251, 1)):
+        earlier, _ = GPRegressor(num_inducing=9, minibatch_size=50).model_of(rows[:number], rows[:number, :1])
+        assert ladder.timed(model, options, 3.0, earlier)["starts"] == starts
     model, options = GPRegressor(kernels.linear(2), num_inducing=9).model_of(rows, rows[:, :1])
     assert ladder.timed(model, options, 3.0) == {
         **options,

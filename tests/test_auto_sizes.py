@@ -22,6 +22,7 @@ from gpflow_ext.estimators import (
     halving,
     kernels,
     ladder,
+    larger,
     refit,
     rungs,
     warm,
@@ -195,14 +196,79 @@ def test_points_that_are_too_certain_are_not_chosen(compared: Any) -> None:
     assert comparison.found[NAME]._most == 4000
 
 
-def test_a_size_for_which_there_is_not_twice_the_time_is_not_tried(compared: Any) -> None:
+def test_a_size_is_tried_where_there_is_time_for_it_and_for_the_training_after_it(compared: Any) -> None:
     """Three of the first one's five seconds are the same for all; the others grow with the work."""
     dense, points, denser, *_ = SIZES
     nlpds, seconds = {dense: 1.0, points: 0.5, denser: 0.0}, {dense: 5.0, points: 5.25, denser: 20.0}
     assert compared(nlpds, seconds, 5.0 + 2.0 * 5.24)[0] == [dense]
     assert compared(nlpds, seconds, 5.0 + 2.0 * 5.26)[0] == [dense, points]
-    assert compared(nlpds, seconds, 10.25 + 2.0 * 9.74)[0] == [dense, points, "trained"]
-    assert compared(nlpds, seconds, 10.25 + 2.0 * 9.76)[0] == [dense, points, denser]
+    assert compared(nlpds, seconds, 10.25 + 1.5 * 9.74)[0] == [dense, points, "trained"]
+    assert compared(nlpds, seconds, 10.25 + 1.5 * 9.76)[0] == [dense, points, denser]
+
+
+@pytest.fixture
+def enlarged(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return what gives larger models to candidates of 9,000 rows on minibatches, of which 7,200 are for training."""
+    now = [0.0]
+    monkeypatch.setattr(larger.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(ladder, "MINIBATCHES", 8000)
+
+    def extend(ends: float, nlpds: dict[int | None, float], pace: float = 0.1) -> Any:
+        tried: list[tuple[int | None, float]] = []
+
+        def scored(twin: Any, data: Any, parts: Any, seconds: float, *_: Any) -> rungs.Score:
+            tried.append((twin.num_inducing, seconds))
+            now[0] += 4.0 if twin._held else seconds
+            return dataclasses.replace(
+                _score(nlpds[twin.num_inducing]), first=5.0, pace=pace, models=learnt()._earlier
+            )
+
+        monkeypatch.setattr(rungs, "scored", scored)
+        comparison = halving.Comparison({}, {}, np.arange(9))
+        for place, name in enumerate(("a", "b", "c", "linear", "d")):
+            estimator = GPRegressor(kernels.linear(2)) if name == "linear" else learnt()
+            comparison.add(
+                name, estimator, dataclasses.replace(_score(2.0 + place), models=learnt()._earlier)
+            )
+        data = rungs.Data(RNG.normal(size=(9000, 2)), RNG.normal(size=(9000, 1)))
+        now[0] = 0.0
+        larger.extend(comparison, data, ends, 0)
+        return tried, list(comparison.ranked())
+
+    return extend
+
+
+@pytest.mark.parametrize(("ends", "expected"), [(30.0, [10.0]), (90.0, [15.0] * 2), (120.0, [40 / 3] * 3)])
+def test_the_better_half_is_trained_on_minibatches(enlarged: Any, ends: float, expected: list[float]) -> None:
+    """In a third of the time, in which each has twelve seconds."""
+    tried, names = enlarged(ends, {300: 1.0, None: 1.5, 600: 3.0}, pace=10.0)
+    assert tried[: len(expected)] == [(300, pytest.approx(seconds)) for seconds in expected]
+    assert [points for points, _ in tried[len(expected) :]] == [None]  # no more rows than 2,000
+    assert names[: len(expected)] == [f"{name}, 300 points" for name in "abc"[: len(expected)]]
+
+
+def test_minibatches_that_are_no_better_than_few_rows_are_given_up(enlarged: Any) -> None:
+    tried, names = enlarged(120.0, {300: 2.1, None: 1.5})
+    assert [points for points, _ in tried] == [300] + [None] * 2
+    assert names[:2] == ["a as learnt on 40 rows", "a"]
+
+
+@pytest.mark.parametrize(("first", "some"), [(0.9, True), (1.1, False)])
+def test_more_points_are_tried_where_there_is_time_for_a_pass(
+    enlarged: Any, first: float, some: bool
+) -> None:
+    """Half of 28 seconds left: five for a first step, and nine for 7.2 others, which take four times as long."""
+    tried, names = enlarged(48.0, {300: 1.0, None: 1.5, 600: 0.5}, pace=9.0 * first / (4.0 * 7.2))
+    assert tried[2:] == ([(600, pytest.approx(14.0))] if some else [])
+    assert names[0] == ("a, 600 points" if some else "a, 300 points")
+
+
+def test_what_few_rows_have_taught_has_more_rows_where_it_is_better(enlarged: Any) -> None:
+    tried, names = enlarged(1e4, {300: 1.0, None: 0.5, 600: 0.2})
+    assert [points for points, _ in tried] == [300] * 3 + [
+        None
+    ] * 2  # the second gains nothing over the first
+    assert names[0] == "a as learnt on 40 rows"
 
 
 def test_few_rows_for_all_have_every_class() -> None:

@@ -68,7 +68,7 @@ TOWER: list[dict[str, str]] = [
     {"loading": ""},
     {"cross_validation": "", "reporting": "", "node_choice": ""},
     {
-        "estimators": "checked kernels ladder warm base classes real classifier ordinal regressor counts networks outputs candidates averaging rungs halving conditioning refit reasons chosen auto ."
+        "estimators": "checked kernels ladder warm base classes real classifier ordinal regressor counts networks outputs candidates averaging rungs halving conditioning larger refit reasons chosen auto ."
     },
     {"sklearn": ""},
     {

@@ -15,12 +15,13 @@ from gpflow_ext.data.datasets.targets import CLASSIFICATION, values_of
 from gpflow_ext.data.reading.cells import text_of
 from gpflow_ext.data.reading.frames import as_frame
 from gpflow_ext.data.reading.problems import listed
-from gpflow_ext.estimators import averaging, conditioning, halving, ladder, reasons, refit
-from gpflow_ext.estimators.candidates import candidates
+from gpflow_ext.estimators import averaging, conditioning, halving, ladder, larger, reasons, refit
+from gpflow_ext.estimators.candidates import candidates, on_minibatches
 from gpflow_ext.estimators.chosen import Auto
 
 _COMPARING = 0.6  # of the budget, after which no further candidate is tried
 _COMPARING_MANY = 0.4  # where rows are so many that larger models follow
+_COMPARING_BATCHES = 0.3  # where the better half is then trained on minibatches of all rows
 _LEAST = 0.1  # of the budget, which the training of the best has left in any case
 
 
@@ -45,7 +46,8 @@ def auto(
     until those who are left have been trained on all that are not held out. Up to 1,000 rows this is one
     rung, a 5-fold cross-validation. From the second rung on models are built as that of all rows will be, and
     the best candidate is tried with nearest neighbours too (``prior="vecchia"``) if the inputs are places,
-    see `estimators.candidates.of_neighbours`, or with 600 inducing points if training is on minibatches.
+    see `estimators.candidates.of_neighbours`. Where all rows are for minibatches there is one rung of fewer,
+    after which the better half is trained on minibatches of all; see `estimators.larger`.
     Where all rows would have inducing points, the best candidate is at last given up to 4,000 rows that are
     points, or more inducing points if training is not on minibatches, with the hyperparameters that it has
     learnt on fewer, as many as the seconds allow; see `estimators.conditioning`. The candidate with the
@@ -68,7 +70,8 @@ def auto(
         "binary", "multiclass", "ordinal", "count" or "regression"; inferred by default, see `datasets.load`.
     budget
         Seconds for comparison and training. Rungs share 60 % of them, or 40 % where larger models with the
-        hyperparameters of the best candidate follow, which may take half of what is left. A rung takes at
+        hyperparameters of the best candidate follow, which may take half of what is left, or two thirds. It
+        is 30 % where minibatches of all rows follow, for which a third of what is left is. A rung takes at
         least 12 seconds and the first one twice as many. A candidate for which there is no time is left out,
         by what the one before took to compile and for its first step; the first two of a rung are always
         tried, the linear one among them. A rung is left out if two would take too long. The training of the
@@ -115,11 +118,12 @@ def auto(
         for estimator in entrants.values():
             estimator.classes_ = np.unique(Y)  # of all rows: a part may miss one
     data = refit.whole(split)
-    many = any(conditioning.suits(each, data) for each in entrants.values())
-    share = _COMPARING_MANY if many else _COMPARING
-    comparison = halving.compared(entrants, data, share * budget, seed, progress)
+    batches = any(on_minibatches(each, X, data.Y) for each in entrants.values())
+    many = batches or any(conditioning.suits(each, data) for each in entrants.values())
+    share = _COMPARING_BATCHES if batches else _COMPARING_MANY if many else _COMPARING
+    comparison = halving.compared(entrants, data, share * budget, seed, progress, 1 if batches else None)
     if many:
-        conditioning.extend(comparison, data, begin + budget, seed)
+        larger.extend(comparison, data, begin + budget, seed)
     ranked = comparison.ranked()
     best, *_ = ranked
     level = {name: each.log_densities for name, each in ranked.items() if each.rows == ranked[best].rows}

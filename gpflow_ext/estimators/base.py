@@ -94,7 +94,7 @@ class GPEstimator(BaseEstimator):
                 steps=self.steps,
                 seed=self._seed,
                 progress=False,
-                **ladder.timed(self.model_, options, self._seconds),
+                **ladder.timed(self.model_, options, self._seconds, next(iter(self._earlier), None)),
             )
         ends = {Status.NON_FINITE, Status.DIVERGED}
         if self.steps is None and self._seconds is None:

@@ -22,7 +22,6 @@ ESTIMATORS: dict[str, type[GPEstimator]] = {
     "regression": GPRegressor,
 }
 SURE = 2  # of the candidates, which are compared whatever the budget
-MORE_POINTS = 600  # inducing points, where the best candidate is tried with more
 _NOISY = 600  # rows up to which label noise is tried, by expectation propagation
 
 
@@ -92,26 +91,14 @@ def of_neighbours(
     return {}
 
 
-def of_points(
-    found: Mapping[str, GPEstimator], names: Iterable[str], X: Array, Y: Array
-) -> dict[str, GPEstimator]:
-    """Return the first of the named candidates that may have more inducing points, with them on minibatches.
+def on_minibatches(estimator: GPEstimator, X: Array, Y: Array) -> bool:
+    """Tell whether a candidate is trained on minibatches of inputs [N, D] and targets [N, P]."""
+    problem = estimator.problem_of(X, Y)
+    return problem.batches and problem.prior is None
 
-    It is one that is not linear, and is trained on minibatches.
 
-    Parameters
-    ----------
-    found
-        Candidates by name.
-    names
-        Some of them, the best one first.
-    X, Y
-        All inputs [N, D] and targets [N, P], exposures among them.
-    """
-    for name in names:
-        problem = found[name].problem_of(X, Y)
-        if name != kernels.LINEAR and problem.batches and problem.prior is None:
-            new = copy.copy(found[name])
-            new.num_inducing, new.minibatch_size = MORE_POINTS, ladder.BATCH
-            return {f"{name}, {MORE_POINTS:,} points": new}
-    return {}
+def with_points(estimator: GPEstimator, number: int) -> GPEstimator:
+    """Return a candidate as it is for minibatches, with M inducing points."""
+    new = copy.copy(estimator)
+    new.num_inducing, new.minibatch_size = number, ladder.BATCH
+    return new

@@ -8,7 +8,6 @@ inducing points: the first is better where the noise is small, the second where 
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import time
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ _DENSE = (2000, 3000, ladder.HELD)  # rows, with one latent function, each of wh
 _POINTS = (1000, 2000, 4000)  # inducing points of all rows
 _NUMBERS = 64_000_000  # in a matrix [M, N] at most, which is half a gigabyte
 _SAME = 0.6  # of the seconds of the first size, which are the same for any: compilation above all
+_OF_FEW = 2 / 3  # of the seconds that are left: as many rows take half as long again, without held-out ones
 _SEEN = 1000  # training rows that are predicted too, at most
 
 
@@ -77,11 +77,12 @@ def twin(estimator: GPEstimator, size: Size) -> GPEstimator:
 def extend(comparison: Comparison, data: rungs.Data, ends: float, seed: int) -> None:
     """Try the best candidate that `suits` in ever larger sizes, as long as it gains and there is time.
 
-    The time of a size is foreseen from that of the one before; most of the first one's is compilation. It is
-    spent twice: here, and on what is held out too. Inducing points, or each row as one, are given up when
-    they gain nothing over what was best. Points are too when rows they were trained on are predicted worse
-    than others: the posterior is then too certain near the points. If they are best, so that the noise is
-    large, the hyperparameters may gain from all rows too: these are trained in the time that is left.
+    The time of a size is foreseen from that of the one before, and that of the first one from the training on
+    fewer rows; most of it is compilation. That of all rows is spent twice: here, and on what is held out too.
+    Inducing points, or each row as one, are given up when they gain nothing over what was best, and the rows
+    where a training on minibatches is better. Points are too when rows they were trained on are predicted
+    worse than others: the posterior is then too certain near the points. If they are best, so that the noise
+    is large, the hyperparameters may gain from all rows too: these are trained in the time that is left.
 
     Parameters
     ----------
@@ -97,14 +98,13 @@ def extend(comparison: Comparison, data: rungs.Data, ends: float, seed: int) -> 
     best = next((name for name in comparison.ranked() if _may(name, comparison, data)), None)
     if best is None:
         return
-    parts, learnt, rows = rungs.whole(data.Y, seed), comparison.found[best], comparison.ranked()[best].rows
-    name = f"{best} as learnt on {rows:,} rows"
-    least = _tried(comparison, name, learnt, data, parts, ends, seed)
+    parts, learnt, few = rungs.whole(data.Y, seed), comparison.found[best], comparison.ranked()[best]
+    name = f"{best} as learnt on {few.rows:,} rows"
+    least = _tried(comparison, name, learnt, data, parts, few.least, ends, seed)
     left, chosen = 0.5 * (ends - time.perf_counter()), comparison.found.get(name)
-    if chosen is not None and chosen.num_inducing and rows < len(parts[0].train) and left > least:
+    if chosen is not None and chosen.num_inducing and few.rows < len(parts[0].train) and left > least:
         like_all_rows([learnt], data.X, data.Y)
-        with contextlib.suppress(ValueError, NotImplementedError, ArithmeticError):
-            comparison.add(best, learnt, rungs.scored(learnt, data, parts, left / len(parts), seed))
+        comparison.try_(best, learnt, data, parts, left / len(parts), seed)
         if next(iter(comparison.ranked())) == best:  # the same kernel twice is of no use to an average
             del comparison.found[name], comparison.scores[name]
 
@@ -115,17 +115,23 @@ def _tried(
     learnt: GPEstimator,
     data: rungs.Data,
     parts: Sequence[rungs.Part],
+    least: float,
     ends: float,
     seed: int,
 ) -> float:
-    """Add a candidate in ever larger sizes by its name, and return the seconds of the first one."""
+    """Add a candidate in ever larger sizes by its name, and return the seconds of the first one.
+
+    That is not tried unless there is as much time as training on fewer rows took at ``least``.
+    """
     tried: list[tuple[Size, float]] = []
     given_up: set[bool] = set()
-    for size in sizes(len(data.X), learnt.problem_of(*data).num_latent_gps):
-        left, dense = 0.5 * (ends - time.perf_counter()), size.points is None
+    problem = learnt.problem_of(*data)
+    for size in sizes(len(data.X), problem.num_latent_gps):
+        dense = size.points is None
+        left = (_OF_FEW if dense else 0.5) * (ends - time.perf_counter())
         if dense in given_up:
             continue
-        if left <= _foreseen(tried, size):
+        if left <= (_foreseen(tried, size) if tried else least):
             break
         new, some = twin(learnt, size), [part._replace(train=part.train[: size.rows]) for part in parts]
         before = comparison.ranked().get(name)
@@ -140,6 +146,8 @@ def _tried(
             comparison.add(name, new, score)
         else:
             given_up.add(dense)
+        if problem.batches and next(iter(comparison.ranked())) != name:  # minibatches are better
+            break
     return tried[0][1] if tried else 0.0
 
 
@@ -149,9 +157,7 @@ def _may(name: str, comparison: Comparison, data: rungs.Data) -> bool:
 
 
 def _foreseen(tried: Sequence[tuple[Size, float]], size: Size) -> float:
-    """Return the seconds that a size will take, from those of others; nothing is known of the first."""
-    if not tried:
-        return 0.0
+    """Return the seconds that a size will take, from those of others."""
     same, (last, seconds) = _SAME * tried[0][1], tried[-1]
     return same + (seconds - same) * size.operations / last.operations
 

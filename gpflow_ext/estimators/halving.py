@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from gpflow_ext.estimators import rungs
 from gpflow_ext.estimators.base import GPEstimator
-from gpflow_ext.estimators.candidates import SURE, like_all_rows, of_neighbours, of_points
+from gpflow_ext.estimators.candidates import SURE, like_all_rows, of_neighbours
 from gpflow_ext.training import progress as progress_bar
 
 _SHORTEST = 1.0  # seconds that a training has after its first step in any case
@@ -55,6 +56,19 @@ class Comparison(NamedTuple):
             score = dataclasses.replace(score, models=())
         self.scores[name] = [*before, score]
 
+    def try_(
+        self,
+        name: str,
+        estimator: GPEstimator,
+        data: rungs.Data,
+        parts: Sequence[rungs.Part],
+        seconds: float,
+        seed: int,
+    ) -> None:
+        """Add a candidate that `rungs.scored` trains, unless that fails."""
+        with contextlib.suppress(ValueError, NotImplementedError, ArithmeticError):
+            self.add(name, estimator, rungs.scored(estimator, data, parts, seconds, seed))
+
 
 def compared(
     entrants: Mapping[str, GPEstimator],
@@ -62,12 +76,12 @@ def compared(
     seconds: float,
     seed: int,
     progress: bool | None,
+    most: int | None = None,
 ) -> Comparison:
     """Compare candidates on the rungs for which there is time.
 
     From the second rung on, and on a first one that has most of the rows, the models of a part are built as
-    that of all rows would be. There the best candidate is tried with nearest neighbours too, and on the last
-    of several rungs with more inducing points.
+    that of all rows would be. There the best candidate is tried with nearest neighbours too.
 
     Parameters
     ----------
@@ -82,10 +96,12 @@ def compared(
         Seed of the rungs and of minibatches.
     progress
         Whether to show a bar, see `auto`.
+    most
+        Rungs at most.
     """
     X, Y, _ = data
     end = time.perf_counter() + seconds
-    ahead, alike = rungs.rungs(Y, seed, seconds), False
+    ahead, alike = rungs.rungs(Y, seed, seconds)[:most], False
     held = np.concatenate([part.held for part in ahead[0]])
     found, scores, _ = comparison = Comparison(dict(entrants), {}, held)
     names = list(found)
@@ -97,8 +113,6 @@ def compared(
             alike = True
             like_all_rows([found[name] for name in names], X, Y)
             new |= of_neighbours(found, names, X, Y)
-        if scores and not ahead:
-            new |= of_points(found, names, X, Y)
         found.update(new)
         entered = {name: found[name] for name in [*names, *new]}
         on_rung = _on_rung(entered, data, parts, ends, seed, progress)

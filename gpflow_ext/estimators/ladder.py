@@ -171,18 +171,28 @@ def model_of(problem: Problem) -> tuple[GPModel, dict[str, Any]]:
     return model, {"data": data, **of_batches, **({"recipe": "dual"} if problem.batches else {})}
 
 
-def timed(model: GPModel, options: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:
+def timed(
+    model: GPModel, options: Mapping[str, Any], seconds: float | None, earlier: GPModel | None = None
+) -> dict[str, Any]:
     """Return options of `fit` for a training that the clock ends after some seconds, never for ``None``.
 
-    It begins at hyperparameters found on fewer rows. Too few may have led far from those of all, and small
-    steps would take long to return: minibatches try the length scales that the inputs suggest too.
+    It begins at hyperparameters that an earlier model has found. Few rows may have led far from those of all,
+    and small steps would take long to return: minibatches try the length scales that the inputs suggest too,
+    unless the earlier model had minibatches of half of the rows at least.
     """
     if seconds is None:
         return dict(options)
     short = {"hyper_updates": _SHORT} if isinstance(model, SiteModel) and len(model.data[0]) > _LONG else {}
     scales = next(length_scales.stationary(model), None)
-    trials = {"starts": _TRIALS} if "minibatch_size" in options and scales is not None else {}
+    anew = "minibatch_size" in options and scales is not None and not _knows(earlier, model)
+    trials = {"starts": _TRIALS} if anew else {}
     return {**options, **short, **trials, "seconds": seconds}
+
+
+def _knows(earlier: GPModel | None, model: GPModel) -> bool:
+    """Tell whether an earlier model was trained on minibatches of half of a model's rows at least."""
+    before, now = (getattr(each, "num_data", None) or 0 for each in (earlier, model))
+    return before > 0 and 2 * before >= now
 
 
 def _robust_max(problem: Problem, likelihood: RobustMax, points: Array) -> SVGPRobustMax:

@@ -93,15 +93,16 @@ def refitted(
             result.untimely.append(name)
             result.add(last.models, weight)
             continue
-        estimator._seconds = seconds / len(members) + last.first_call
+        estimator._seconds, learns = seconds / len(members) + last.first_step, not estimator._held
         _train(estimator.set_params(random_state=seed), split, seed)
         _free(estimator)  # the next training is the user's
-        X, Y, _ = whole(split).rows(comparison.held)
-        _, log_densities = metrics.evaluated_rows(estimator.model_, (X, Y))
         kept: tuple[Any, ...] = (estimator.model_,)
-        if is_worse(log_densities, last):
-            result.worse[name] = -mean_and_error(log_densities, last.weights)[0]
-            kept = last.models
+        if learns:  # a posterior of known hyperparameters cannot fail otherwise than before
+            X, Y, _ = whole(split).rows(comparison.held)
+            _, log_densities = metrics.evaluated_rows(estimator.model_, (X, Y))
+            if is_worse(log_densities, last):
+                result.worse[name] = -mean_and_error(log_densities, last.weights)[0]
+                kept = last.models
         result.add(kept, weight)
     return result
 

@@ -64,8 +64,15 @@ class Score:
         The error rate or RMSE of all held-out rows, by its name.
     seconds
         Of training and prediction.
+    beside
+        Of these, the seconds of no step: of building, of the end of a training, and of prediction.
     least
-        Of these, the seconds that no clock can save: all but those of the steps after each first one.
+        Of these, the seconds that no clock can save: those beside, and of each first step.
+    first
+        The seconds of the first steps that trainings which go on from these have too: where minibatches have
+        tried several starts, those of any step.
+    pace
+        Seconds of a step after the first, on average; zero where there was none.
     cut
         Whether the clock ended each training after its first step.
     models
@@ -79,7 +86,10 @@ class Score:
     log_densities: Array
     second: tuple[str, float]
     seconds: float
+    beside: float = 0.0
     least: float = 0.0
+    first: float = 0.0
+    pace: float = 0.0
     cut: bool = False
     models: tuple[GPModel, ...] = ()
     weights: Array | None = None
@@ -91,8 +101,13 @@ class Score:
 
     @property
     def first_call(self) -> float:
-        """What one training took at least, in seconds."""
-        return self.least / max(len(self.models), 1)
+        """What a training that goes on from one of these takes at least, in seconds."""
+        return (self.beside + self.first) / max(len(self.models), 1)
+
+    @property
+    def first_step(self) -> float:
+        """Of these, the seconds of its first step."""
+        return self.first / max(len(self.models), 1)
 
     @property
     def standard_error(self) -> float:
@@ -209,7 +224,8 @@ def scored(estimator: GPEstimator, data: Data, parts: Sequence[Part], seconds: f
     for (train, held), earlier in itertools.zip_longest(parts, estimator._earlier):
         model, options = estimator.model_of(*data.rows(train))
         with warm.begun(model, earlier, held=estimator._held), whole_steps():
-            results.append(fit(model, seed=seed, progress=False, **ladder.timed(model, options, seconds)))
+            options = ladder.timed(model, options, seconds, earlier)
+            results.append(fit(model, seed=seed, progress=False, **options))
         X, Y, weight = data.rows(held)
         found.append(metrics.evaluated_rows(model, (X, Y), weights=weight))
         weights.append(np.ones(len(X)) if weight is None else weight)
@@ -219,15 +235,21 @@ def scored(estimator: GPEstimator, data: Data, parts: Sequence[Part], seconds: f
     if not np.isfinite(together).all():
         raise ArithmeticError("a held-out row has no finite density")
     spent = time.perf_counter() - begin
+    of_steps = sum(result.seconds for result in results)
+    first = sum(float(result.times[:1].sum()) for result in results)
+    pace = (of_steps - first) / max(1, sum(result.steps - 1 for result in results))
     return Score(
         len(parts[0].train),
         together,
         _pooled(errors, [float(each.sum()) for each in weights]),
         spent,
-        spent - sum(result.seconds - float(result.times[:1].sum()) for result in results),
-        all(result.status is Status.OUT_OF_TIME and result.steps == 1 for result in results),
-        tuple(models),
-        None if data.weight is None else np.concatenate(weights),
+        beside=spent - of_steps,
+        least=spent - of_steps + first,
+        first=pace * len(parts) if options.get("starts", 1) > 1 else first,
+        pace=pace,
+        cut=all(result.status is Status.OUT_OF_TIME and result.steps == 1 for result in results),
+        models=tuple(models),
+        weights=None if data.weight is None else np.concatenate(weights),
     )
 
 
