@@ -264,10 +264,9 @@ def test_more_points_are_tried_where_there_is_time_for_a_pass(
 
 
 def test_what_few_rows_have_taught_has_more_rows_where_it_is_better(enlarged: Any) -> None:
+    """The second size gains nothing over the first."""
     tried, names = enlarged(1e4, {300: 1.0, None: 0.5, 600: 0.2})
-    assert [points for points, _ in tried] == [300] * 3 + [
-        None
-    ] * 2  # the second gains nothing over the first
+    assert [points for points, _ in tried] == [300] * 3 + [None] * 2
     assert names[0] == "a as learnt on 40 rows"
 
 
