@@ -331,23 +331,34 @@ def test_steps_must_grow(tmp_path):
 
 def test_old_checkpoints_and_litter_are_removed(tmp_path):
     save_marked(tmp_path, range(5), max_to_keep=2)
-    (tmp_path / "ckpt-9_temp").mkdir()
+    for name in ("ckpt-9_temp", "finished-4_temp"):
+        (tmp_path / name).mkdir()
     (tmp_path / "ckpt-9_temp" / "part-00000-of-00001.data-00000-of-00001").write_bytes(b"half")
     (tmp_path / "checkpoint.tmp0123").write_bytes(b"half")
     (tmp_path / "ckpt-9.data-00000-of-00001").write_bytes(b"half")
     for name in ("manifest.json", "model.json", "model.npz"):
         (tmp_path / f"{name}.tmp").write_bytes(b"half")
-    (tmp_path / "ckpt-notes.txt").write_text("the user's own")
-    marked(tmp_path)
-    kept = {f"ckpt-{step}.{part}" for step in (3, 4) for part in ("index", "data-00000-of-00001")}
+    own = {"ckpt-notes.txt", "finished-4.txt", "my-data_temp.csv"}
+    for name in own:
+        (tmp_path / name).write_text("the user's own")
+    _, checkpoints = marked(tmp_path, max_to_keep=2)
+    checkpoints.restore_latest()
+    assert checkpoints.save_finished() == tmp_path / "finished-4"
+    checkpoints.save(5)
+    kept = {f"ckpt-{step}.{part}" for step in (4, 5) for part in ("index", "data-00000-of-00001")}
     assert {p.name for p in tmp_path.iterdir()} == {
         *kept,
         "checkpoint",
         "manifest.json",
         "model.json",
         "model.npz",
-        "ckpt-notes.txt",
+        *own,
     }
+
+
+def test_a_finished_model_is_one_of_a_checkpoint_of_the_run(tmp_path):
+    with pytest.raises(ValueError, match="has no checkpoint"):
+        marked(tmp_path)[-1].save_finished()
 
 
 def test_a_lost_state_file_does_not_lose_the_checkpoints(tmp_path):

@@ -19,9 +19,10 @@ from .verify import as_path
 
 _INDEX = re.compile(r"ckpt-(\d+)\.index")
 _SHARD = re.compile(r"(ckpt-\d+)\.data-\d+-of-\d+")
-_FINISHED = re.compile(r"finished-(\d+)\..+")
+_FINISHED = re.compile(r"finished-(\d+)\.(?:index|data-\d+-of-\d+)")
 _PATTERN = re.compile(r"\\|\[[^/]*\]")
-_LITTER = ("*-*_temp*", "*-*.tempstate*", "checkpoint.tmp*", "manifest.json.tmp", "model.*.tmp")
+_PARTS = tuple(f"{kind}-*{part}" for kind in ("ckpt", "finished") for part in ("_temp*", ".tempstate*"))
+_LITTER = (*_PARTS, "checkpoint.tmp*", "manifest.json.tmp", "model.*.tmp")
 MANIFEST = "manifest.json"
 
 
@@ -156,9 +157,8 @@ class Checkpoints:
             raise ValueError(f"this run has no checkpoint in {self._directory}: call save() first")
         prefix = _finished(self._directory, step)
         self._remove_finished()  # else a kill might leave the parts of two
-        with told(
-            f"The model after step {step}", self._directory, f"The checkpoint of step {step} is whole."
-        ):
+        kept = f"The checkpoint of step {step} is whole."
+        with told(f"The model after step {step}", self._directory, kept):
             tf.train.Checkpoint(model=self._model).write(str(prefix))
             self._sync(prefix)
         return prefix
