@@ -305,9 +305,11 @@ def test_units_and_times_of_day_are_in_the_manifest_and_in_an_example(tmp_path):
     rows = "".join(f"{i},5 kg;{i}:30 pm;{i % 2}\n" for i in range(1, 12))
     (tmp_path / "table.csv").write_text("mass;at;y\n" + rows)
     split = gpx.datasets.load(tmp_path / "table.csv", target="y")
-    served = gpx.load_exported(gpx.export(built(split), tmp_path / "model", data=split))
+    folder = gpx.export(built(split), tmp_path / "model", data=split)
+    served = gpx.load_exported(folder)
     kinds = [(column["kind"], column["unit"]) for column in served.manifest["columns"]]
     assert kinds == [("number", "kg"), ("time", "")]
+    assert "| raw row | mass (number in kg), at (time) |" in (folder / "MODEL_CARD.md").read_text()
     inputs = split.inputs([{"mass": "7,5 kg", "at": "11:29 pm"}])
     example = example_row(served.manifest["columns"], split.feature_names, split.scaler.inverse(inputs)[0])
     assert example == {"mass": 7.5, "at": "23:29"}

@@ -26,7 +26,7 @@ examples
   gpflow-ext predict --model saved_models/ill --data patients.csv.gz --out ill.csv.gz --keep id
 
 The file needs a header line with the columns of the table that the model was trained on, in any order; their cells are read
-as they were then: dates, words, decimal commas. Further columns are ignored, or copied with --keep. Where the model knows
+as they were then: dates, words, units, decimal commas. Further columns are ignored, or copied with --keep. Where the model knows
 no names, the columns that are not kept are its inputs in their order. Separators are comma, semicolon, tab or bar; .gz,
 .bz2 and .xz are compressed; .parquet and .pq need the extra parquet. The predictions of several outputs are named by target: mean_height, mean_weight. A row that
 lacks an input gets empty predictions and is_finite 0. A model of counts with exposures predicts the rate, which is the count

@@ -117,11 +117,13 @@ def _columns(columns: Sequence[Mapping[str, Any]] | None) -> str:
     """Return the line that tells what a raw row holds."""
     if columns is None:
         return ""
-    told = (
-        f"{column['name']} ({', '.join([column['kind'], *column['levels']])})".replace("|", "\\|")
-        for column in columns
-    )
+    told = (f"{column['name']} ({', '.join(_about(column))})".replace("|", "\\|") for column in columns)
     return f"| raw row | {', '.join(told)} |\n"
+
+
+def _about(column: Mapping[str, Any]) -> list[str]:
+    unit = column.get("unit")  # not in manifests of older versions
+    return [f"number in {unit}" if unit else column["kind"], *column["levels"]]
 
 
 def _metrics(metrics: Mapping[str, Any], intervals: Mapping[str, Any]) -> str:
