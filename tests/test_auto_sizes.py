@@ -34,6 +34,9 @@ X = RNG.uniform(-2.0, 2.0, (120, 2))
 SMOOTH = np.sin(3.0 * X[:, :1]) + np.cos(2.0 * X[:, 1:])
 
 
+MORE_ROWS_FIRST = larger.more_rows_first
+
+
 def learnt(noise: float = 1e-4, rows: int = 40) -> GPRegressor:
     """Return a candidate that has found hyperparameters on the first rows."""
     estimator = GPRegressor(kernels.matern(2), standardise=False)
@@ -212,6 +215,7 @@ def enlarged(monkeypatch: pytest.MonkeyPatch) -> Any:
     now = [0.0]
     monkeypatch.setattr(larger.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(ladder, "MINIBATCHES", 8000)
+    monkeypatch.setattr(larger, "more_rows_first", lambda *_: False)
 
     def extend(ends: float, nlpds: dict[int | None, float], pace: float = 0.1) -> Any:
         tried: list[tuple[int | None, float]] = []
@@ -261,6 +265,16 @@ def test_more_points_are_tried_where_there_is_time_for_a_pass(
     tried, names = enlarged(48.0, {300: 1.0, None: 1.5, 600: 0.5}, pace=9.0 * first / (4.0 * 7.2))
     assert tried[2:] == ([(600, pytest.approx(14.0))] if some else [])
     assert names[0] == ("a, 600 points" if some else "a, 300 points")
+
+
+@pytest.mark.parametrize(("ends", "expected"), [(43.0, [None] * 2), (46.0, [None] * 2 + [300])])
+def test_more_rows_go_first_where_the_noise_is_gaussian(
+    enlarged: Any, monkeypatch: pytest.MonkeyPatch, ends: float, expected: list[int | None]
+) -> None:
+    """Two posteriors take eight seconds, and the last training one; minibatches then need a third of 36."""
+    monkeypatch.setattr(larger, "more_rows_first", MORE_ROWS_FIRST)
+    tried, _ = enlarged(ends, {300: 3.5, None: 1.5, 600: 3.0})
+    assert [points for points, _ in tried] == expected
 
 
 def test_what_few_rows_have_taught_has_more_rows_where_it_is_better(enlarged: Any) -> None:

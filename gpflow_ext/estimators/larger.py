@@ -6,9 +6,13 @@ import math
 import time
 from itertools import islice
 
+from gpflow.likelihoods import Gaussian
+
 from gpflow_ext.estimators import conditioning, kernels, ladder, rungs
+from gpflow_ext.estimators.base import GPEstimator
 from gpflow_ext.estimators.candidates import on_minibatches, with_points
 from gpflow_ext.estimators.halving import Comparison
+from gpflow_ext.numerics.target_moments import innermost
 
 _FIRST = 1 / 3  # of the seconds that are left, for minibatches of the best candidates
 _SECOND = 1 / 2  # of those left then, for more points
@@ -22,9 +26,11 @@ def extend(comparison: Comparison, data: rungs.Data, ends: float, seed: int) -> 
     Where all rows are so many that training is on minibatches, the better half of the candidates is trained
     on these, or as many as have 12 seconds each in a third of the time, as long as they then predict better
     than from few rows. What the best one has learnt on few rows is tried with more rows or inducing points,
-    see `conditioning.extend`. If minibatches are better, they are tried with twice as many points, from the
-    hyperparameters that they have found. Their steps take four times as long: seconds too few for a pass
-    through the rows would tell little, and are left to the last training.
+    see `conditioning.extend`: before the minibatches where the noise is Gaussian, so that a posterior of more
+    rows is cheap, and these have as many candidates as 12 seconds each allow, or none. If minibatches are
+    better, they are tried with twice as many points, from the hyperparameters that they have found. Their
+    steps take four times as long: seconds too few for a pass through the rows would tell little, and are left
+    to the last training.
 
     Parameters
     ----------
@@ -38,9 +44,14 @@ def extend(comparison: Comparison, data: rungs.Data, ends: float, seed: int) -> 
         Seed of the parts, the inducing points and the minibatches.
     """
     parts = rungs.whole(data.Y, seed)
-    first = _on_minibatches(comparison, data, parts, ends, seed)
-    best, score = next(iter(comparison.ranked().items()))
-    conditioning.extend(comparison, data, ends - (score.first_call if best in first else 0.0), seed)
+    if more_rows_first(comparison, data):
+        conditioning.extend(comparison, data, ends, seed)
+        _, score = next(iter(comparison.ranked().items()))
+        first = _on_minibatches(comparison, data, parts, ends - score.seconds, seed, 0)
+    else:
+        first = _on_minibatches(comparison, data, parts, ends, seed, 1)
+        best, score = next(iter(comparison.ranked().items()))
+        conditioning.extend(comparison, data, ends - (score.first_call if best in first else 0.0), seed)
     best, score = next(iter(comparison.ranked().items()))
     seconds = _SECOND * (ends - time.perf_counter()) / len(parts)
     if best in first and seconds > _foreseen(score, len(parts[0].train)):
@@ -49,18 +60,30 @@ def extend(comparison: Comparison, data: rungs.Data, ends: float, seed: int) -> 
         comparison.try_(name, new, data, parts, seconds, seed)
 
 
+def more_rows_first(comparison: Comparison, data: rungs.Data) -> bool:
+    """Tell whether the noise is Gaussian: a posterior of more rows is then one solution of equations."""
+    best = comparison.found[next(iter(comparison.ranked()))]
+    return isinstance(innermost(best.problem_of(*data).likelihood), Gaussian)
+
+
 def _on_minibatches(
-    comparison: Comparison, data: rungs.Data, parts: list[rungs.Part], ends: float, seed: int
+    comparison: Comparison,
+    data: rungs.Data,
+    parts: list[rungs.Part],
+    ends: float,
+    seed: int,
+    fewest: int,
 ) -> dict[str, str]:
-    """Train the best candidates on minibatches of all rows; return their names by those of the new ones."""
+    """Train the best candidates on minibatches of all rows; return their names by those of the new ones.
+
+    The ``fewest`` are trained even if there are not 12 seconds for each.
+    """
     begin, ranked = time.perf_counter(), comparison.ranked()
     names: dict[str, str] = {}
     until = begin + _FIRST * (ends - begin)
-    number = min(math.ceil(len(ranked) / 2), max(1, int((until - begin) / _SECONDS)))
+    number = min(math.ceil(len(ranked) / 2), max(fewest, int((until - begin) / _SECONDS)))
     fit = (
-        name
-        for name in ranked
-        if name != kernels.LINEAR and on_minibatches(comparison.found[name], *data[:2])
+        name for name in ranked if name != kernels.LINEAR and _fits_minibatches(comparison.found[name], data)
     )
     least = beside = 0.0
     for place, name in enumerate(islice(fit, number)):
@@ -75,6 +98,11 @@ def _on_minibatches(
             break
         least, beside = score.least, score.beside
     return names
+
+
+def _fits_minibatches(estimator: GPEstimator, data: rungs.Data) -> bool:
+    """Tell whether a candidate is for minibatches, and not a posterior of known hyperparameters."""
+    return not estimator._held and on_minibatches(estimator, *data[:2])
 
 
 def _foreseen(score: rungs.Score, rows: int) -> float:
