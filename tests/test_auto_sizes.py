@@ -222,10 +222,10 @@ def enlarged(monkeypatch: pytest.MonkeyPatch) -> Any:
 
         def scored(twin: Any, data: Any, parts: Any, seconds: float, *_: Any) -> rungs.Score:
             tried.append((twin.num_inducing, seconds))
-            now[0] += 4.0 if twin._held else seconds
-            return dataclasses.replace(
-                _score(nlpds[twin.num_inducing]), first=5.0, pace=pace, models=learnt()._earlier
-            )
+            took = 4.0 if twin._held else seconds
+            now[0] += took
+            found = _score(nlpds[twin.num_inducing])
+            return dataclasses.replace(found, seconds=took, first=5.0, pace=pace, models=learnt()._earlier)
 
         monkeypatch.setattr(rungs, "scored", scored)
         comparison = halving.Comparison({}, {}, np.arange(9))
@@ -267,14 +267,15 @@ def test_more_points_are_tried_where_there_is_time_for_a_pass(
     assert names[0] == ("a, 600 points" if some else "a, 300 points")
 
 
-@pytest.mark.parametrize(("ends", "expected"), [(43.0, [None] * 2), (46.0, [None] * 2 + [300])])
+@pytest.mark.parametrize(("ends", "expected"), [(47.9, [None] * 2), (48.1, [None] * 2 + [300])])
 def test_more_rows_go_first_where_the_noise_is_gaussian(
     enlarged: Any, monkeypatch: pytest.MonkeyPatch, ends: float, expected: list[int | None]
 ) -> None:
     """Two posteriors take eight seconds, and the last training one; minibatches then need a third of 36."""
     monkeypatch.setattr(larger, "more_rows_first", MORE_ROWS_FIRST)
-    tried, _ = enlarged(ends, {300: 3.5, None: 1.5, 600: 3.0})
+    tried, names = enlarged(ends, {300: 3.5, None: 1.5, 600: 3.0})
     assert [points for points, _ in tried] == expected
+    assert ("a, 300 points" in names) == (len(expected) > 2)  # of what few rows have taught, not of more
 
 
 def test_what_few_rows_have_taught_has_more_rows_where_it_is_better(enlarged: Any) -> None:

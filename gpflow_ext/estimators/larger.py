@@ -9,7 +9,6 @@ from itertools import islice
 from gpflow.likelihoods import Gaussian
 
 from gpflow_ext.estimators import conditioning, kernels, ladder, rungs
-from gpflow_ext.estimators.base import GPEstimator
 from gpflow_ext.estimators.candidates import on_minibatches, with_points
 from gpflow_ext.estimators.halving import Comparison
 from gpflow_ext.numerics.target_moments import innermost
@@ -83,7 +82,9 @@ def _on_minibatches(
     until = begin + _FIRST * (ends - begin)
     number = min(math.ceil(len(ranked) / 2), max(fewest, int((until - begin) / _SECONDS)))
     fit = (
-        name for name in ranked if name != kernels.LINEAR and _fits_minibatches(comparison.found[name], data)
+        name
+        for name in ranked
+        if name != kernels.LINEAR and on_minibatches(comparison.found[name], *data[:2])
     )
     least = beside = 0.0
     for place, name in enumerate(islice(fit, number)):
@@ -98,11 +99,6 @@ def _on_minibatches(
             break
         least, beside = score.least, score.beside
     return names
-
-
-def _fits_minibatches(estimator: GPEstimator, data: rungs.Data) -> bool:
-    """Tell whether a candidate is for minibatches, and not a posterior of known hyperparameters."""
-    return not estimator._held and on_minibatches(estimator, *data[:2])
 
 
 def _foreseen(score: rungs.Score, rows: int) -> float:
