@@ -11,6 +11,7 @@ import numpy as np
 import problems
 import pytest
 import tensorflow as tf
+from gpflow.keras import tf_keras
 
 import gpflow_ext as gpx
 from gpflow_ext.fitting import _BY_NAME
@@ -104,6 +105,33 @@ def test_minibatches_of_robust_max_have_an_open_end() -> None:
     model = gpx.models.SVGPRobustMax(problems.kernel(), 3, Z.copy(), num_data=ROWS)
     plan = _BY_NAME["robust_max"](model, problems.classes(ROWS), minibatch_size=10)
     assert plan.period == 3
+
+
+def test_steps_of_expectation_propagation_by_an_optimiser_have_an_open_end() -> None:
+    kernel = gpflow.kernels.SquaredExponential()
+    model = gpx.models.SparseEP(problems.binary(ROWS), kernel, BernoulliLogit(), inducing_variable=Z.copy())
+    recipe = _BY_NAME["ep"]
+    assert recipe(model, minibatch_size=7, steps_per_call=2).period == 3
+    assert recipe(model, optimizer="sign_agreement").period == 1
+    assert recipe(model).period == 0  # L-BFGS, which ends by itself
+    for part in (kernel, model.inducing_variable):
+        gpflow.set_trainable(part, False)
+    assert recipe(model, minibatch_size=7).period == 0  # the sites settle
+
+
+def test_first_order_steps_of_networks_have_an_open_end() -> None:
+    X, Y = problems.inputs(ROWS), np.random.default_rng(0).normal(size=(ROWS, 3))
+    adam = tf_keras.optimizers.Adam(0.1)
+
+    def period(posterior: str, **options: Any) -> int:
+        kernels = (gpflow.kernels.SquaredExponential() for _ in range(2))
+        return _BY_NAME["gprn"](
+            gpx.models.GPRNTensor((X, Y), *kernels, 1, posterior=posterior), **options
+        ).period
+
+    assert period("tensor", minibatch_size=2) == 2
+    assert period("tensor", optimizer=adam) == period("collapsed", optimizer=adam) == 1
+    assert period("tensor") == period("collapsed") == 0  # L-BFGS, which ends by itself
 
 
 def test_lengths_fall_along_a_cosine_only_where_the_steps_are_given() -> None:

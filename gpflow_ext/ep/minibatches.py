@@ -60,6 +60,7 @@ def minibatch_plan(
         matcher,
         [],  # a step undoes itself; copies of all sites would make its cost grow with N
         steps=10 * calls,
+        period=0 if optimizer is None else calls,
         tolerance=math.inf if optimizer is None else None,
         stationarity=stationarity,
         trackables={"solver": matcher} | ({} if optimizer is None else {"optimizer": optimizer}),

@@ -116,12 +116,12 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
 
     With trainable hyperparameters a step is ``hyper_updates`` iterations of L-BFGS on log Z, the sites at
     their fixed point in each evaluation. With another ``optimizer`` it is one parallel sweep over the sites
-    and one step of the optimiser, 500 steps by default. Without trainable hyperparameters it is one sweep.
-    The first and the last end when log Z and the sites settle; the other does if ``tolerance`` is given.
+    and one step of the optimiser. Without trainable hyperparameters it is one sweep. The first and the last
+    end when log Z and the sites settle; the other looks after 500 steps whether log Z still rises.
 
-    With ``minibatch_size`` a step is one minibatch, at a cost independent of N; ten epochs by default, and
-    fewer if all hyperparameters are fixed and the sites settle. Its objective is an estimate from the
-    minibatch. See `ep.stochastic`.
+    With ``minibatch_size`` a step is one minibatch, at a cost independent of N, and its objective an estimate
+    from it, see `ep.stochastic`. After ten epochs it looks whether that still rises; with all hyperparameters
+    fixed there are ten, fewer if the sites settle.
 
     With a ``strategy`` the data are sharded over its replicas; the result is the same up to rounding. The
     model is built outside its scope and holds its data. Without XLA and minibatches.
@@ -201,6 +201,7 @@ def _on_all_data(model: SiteModel, run: Run, options: EPOptions, stationarity: f
         solver,
         [*model.variables, *solver.state],
         steps=STEPS if hypers and options.outer else 500,
+        period=0 if inner is None else 1,
         tolerance=None if inner is not None else lbfgs.gain_of_a_step(hypers),
         stationarity=stationarity,
         trackables={"solver": solver} | ({} if inner is None else {"optimizer": inner}),
