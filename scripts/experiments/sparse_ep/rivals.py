@@ -14,6 +14,8 @@ from gpflow.keras import tf_keras
 
 import gpflow_ext as gpx
 from gpflow_ext.ep.sign_agreement import SignAgreement
+from gpflow_ext.svgp.last_pass import last_pass
+from gpflow_ext.svgp.whitened import WhitenedSVGP
 from gpflow_ext.training import gradient
 
 from ...shared.journal import Record
@@ -21,6 +23,8 @@ from .methods import FITC, SEP, SVI, Contender, Data, SVIAdam, paper_kernel, sco
 from .tracer import POINTS, Tracer, traced
 
 MINIBATCH, LARGER = 200, 1000
+POINTS_OF_MANY = 500  # inducing points
+STEPS = 0.9  # the share of the seconds of dual sites after which the last pass begins
 FEW_POINTS, MANY = 6, 500_000  # times at which the scores of more rows are taken
 RATES = (0.003, 0.01, 0.03)  # of Adam
 LENGTHS = (0.01, 0.03, 0.1)  # of natural gradients
@@ -83,8 +87,15 @@ def svgp(train: Data, Z: Any) -> gpflow.models.SVGP:
 
 
 def dual(train: Data, test: Data, Z: Any, budget: float, size: int = MINIBATCH) -> Record:
-    """Trace `SVGP` by dual sites as `gpflow_ext.fit` does them."""
-    return by_fit(svgp(train, Z), train, test, budget, recipe="dual", minibatch_size=size)
+    """Trace `SVGP` by dual sites as `gpflow_ext.fit` does them, the last pass among it."""
+    model = svgp(train, Z)
+    record = by_fit(model, train, test, STEPS * budget, recipe="dual", minibatch_size=size)
+    begin = time.process_time()
+    last_pass(WhitenedSVGP(model, "dual"), train, None)
+    end = {"seconds": record["seconds"][-1] + time.process_time() - begin, "steps": record["steps"][-1]}
+    for name, value in {**end, **scores(model.likelihood, model.predict_f, test)}.items():
+        record[name].append(value)
+    return record
 
 
 def adam(rate: float, train: Data, test: Data, Z: Any, budget: float, size: int = MINIBATCH) -> Record:
@@ -154,6 +165,12 @@ def tuned(
     return {"step_length": best, "search": search, **method(best, train, test, Z, budget)}
 
 
+def with_many_points(method: Method, train: Data, test: Data, Z: Any, budget: float) -> Record:
+    """Trace a method with more inducing points, drawn from the training rows as the fewer ones are."""
+    order = np.random.default_rng(0).choice(len(train[0]), POINTS_OF_MANY, replace=False)
+    return {"points": POINTS_OF_MANY, **method(train, test, train[0][order], budget)}
+
+
 BATCH: dict[str, Method] = {
     **{each.__name__: functools.partial(contender, each) for each in (FITC, SEP, SVI)},
     "SVI, Adam": functools.partial(contender, SVIAdam),
@@ -169,4 +186,8 @@ LARGE: dict[str, Method] = {
     f"{LARGER:,} rows: SVGP, dual sites": functools.partial(dual, size=LARGER),
     f"{LARGER:,} rows: SVGP, Adam": functools.partial(tuned, functools.partial(adam, size=LARGER), RATES),
     f"{LARGER:,} rows: SparseEP": functools.partial(defaults, size=LARGER),
+}
+MANY_POINTS: dict[str, Method] = {
+    f"{POINTS_OF_MANY} points, {name}": functools.partial(with_many_points, method)
+    for name, method in LARGE.items()
 }

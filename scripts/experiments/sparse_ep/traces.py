@@ -16,7 +16,21 @@ from gpflow_ext import datasets
 from ...shared import flights, report, segments
 from ...shared.journal import Journal, Record
 from .methods import Data
-from .rivals import BATCH, HELD_OUT, LARGE, LENGTHS, MINIBATCH, RATES, SEARCH, STOCHASTIC, Method, batch
+from .rivals import (
+    BATCH,
+    HELD_OUT,
+    LARGE,
+    LENGTHS,
+    MANY_POINTS,
+    MINIBATCH,
+    POINTS_OF_MANY,
+    RATES,
+    SEARCH,
+    STEPS,
+    STOCHASTIC,
+    Method,
+    batch,
+)
 
 INDUCING, IMAGE_TRAINING = 200, 1565
 FLIGHTS, TEST_FLIGHTS = 2_127_068, 100_000  # generated, as many as the paper has; those for testing
@@ -59,7 +73,8 @@ flights, the best that is possible. `python -m scripts.tools.flights` makes the 
 Transportation Statistics, for those who have them, and this experiment then uses it too.
 
 M = {inducing}, {float}. All start from variance 1, noise variance 1e-3 and length scales at the median distance of the inducing
-points. {methods} Where a name begins with a number of rows, minibatches have as many.
+points. {methods} Where a name begins with a number
+of rows, minibatches have as many, and where with one of points, so many inducing points are drawn in the same way.
 """,
 }
 METHODS = f"""\
@@ -69,7 +84,8 @@ gradients and the rest by Adam(0.01). The rate of Adam is the best of {", ".join
 gradients the best of {", ".join(map(str, LENGTHS))}. Each was tried for {SEARCH:.0%} of the seconds on the training rows without at
 most {HELD_OUT:,}, which judged it. These seconds are not counted, and a first step does not compile again what the search has
 compiled. That of the dual sites includes trials of starting points, as did that of SparseEP by minibatches when most of this was
-run. Its rate of Adam was constant then, and falls now. The traces of the dual sites have no last pass through all rows."""
+run. Its rate of Adam was constant then, and falls now. Of the dual sites those with {POINTS_OF_MANY} points have the last pass through all
+rows, once {STEPS:.0%} of the seconds are over; those with fewer were run without it."""
 COMMON = (
     "Seconds are those of the processor, one thread, after the first step, in which a method compiles; the evaluations are not in\n"
     "them.\n"
@@ -89,6 +105,8 @@ def run(
     for name in names:
         key = {"experiment": experiment, "set": name, "inducing": inducing, "budget": budget}
         methods = _methods(experiment)
+        if rows is not None:
+            methods = {each: method for each, method in methods.items() if each not in MANY_POINTS}
         missing = [method for method in methods if not journal.find(**key, method=method)]
         if not missing or not _is_there(name):
             continue
@@ -119,7 +137,9 @@ def _is_there(name: str) -> bool:
 def _methods(experiment: str) -> dict[str, Method]:
     if experiment == "time":
         return BATCH
-    return {"SparseEP, batch": batch, **STOCHASTIC} if experiment == "mnist" else {**STOCHASTIC, **LARGE}
+    if experiment == "mnist":
+        return {"SparseEP, batch": batch, **STOCHASTIC}
+    return {**STOCHASTIC, **LARGE, **MANY_POINTS}
 
 
 @contextlib.contextmanager
