@@ -84,8 +84,8 @@ gradients and the rest by Adam(0.01). The rate of Adam is the best of {", ".join
 gradients the best of {", ".join(map(str, LENGTHS))}. Each was tried for {SEARCH:.0%} of the seconds on the training rows without at
 most {HELD_OUT:,}, which judged it. These seconds are not counted, and a first step does not compile again what the search has
 compiled. That of the dual sites includes trials of starting points, as did that of SparseEP by minibatches when most of this was
-run. Its rate of Adam was constant then, and falls now. Of the dual sites those with {POINTS_OF_MANY} points have the last pass through all
-rows, once {STEPS:.0%} of the seconds are over; those with fewer were run without it."""
+run. Its rate of Adam was constant then, and falls now. Of the dual sites those with {POINTS_OF_MANY} points have no such
+trials, and the last pass through all rows, once {STEPS:.0%} of the seconds are over; those with fewer were run without that."""
 COMMON = (
     "Seconds are those of the processor, one thread, after the first step, in which a method compiles; the evaluations are not in\n"
     "them.\n"
