@@ -191,7 +191,8 @@ LARGE: dict[str, Method] = {
     f"{LARGER:,} rows: SVGP, Adam": functools.partial(tuned, functools.partial(adam, size=LARGER), RATES),
     f"{LARGER:,} rows: SparseEP": functools.partial(defaults, size=LARGER),
 }
+_LARGE_MODELS: dict[str, Method] = {**LARGE, _DUAL: functools.partial(dual, size=LARGER, starts=1)}
 MANY_POINTS: dict[str, Method] = {
     f"{POINTS_OF_MANY} points, {name}": functools.partial(with_many_points, method)
-    for name, method in {**LARGE, _DUAL: functools.partial(dual, size=LARGER, starts=1)}.items()
+    for name, method in _LARGE_MODELS.items()
 }
