@@ -14,6 +14,7 @@ import tensorflow as tf
 from gpflow.keras import tf_keras
 
 import gpflow_ext as gpx
+from gpflow_ext.ep.minibatches import _first_look
 from gpflow_ext.fitting import _BY_NAME
 from gpflow_ext.likelihoods import BernoulliLogit
 from gpflow_ext.training import open_end
@@ -112,11 +113,19 @@ def test_steps_of_expectation_propagation_by_an_optimiser_have_an_open_end() -> 
     model = gpx.models.SparseEP(problems.binary(ROWS), kernel, BernoulliLogit(), inducing_variable=Z.copy())
     recipe = _BY_NAME["ep"]
     assert recipe(model, minibatch_size=7, steps_per_call=2).period == 3
+    assert recipe(model, minibatch_size=7).steps == 50
     assert recipe(model, optimizer="sign_agreement").period == 1
     assert recipe(model).period == 0  # L-BFGS, which ends by itself
     for part in (kernel, model.inducing_variable):
         gpflow.set_trainable(part, False)
     assert recipe(model, minibatch_size=7).period == 0  # the sites settle
+
+
+def test_expectation_propagation_looks_after_ten_epochs_or_a_thousand_steps_and_two() -> None:
+    assert _first_look(25, 1) == 250
+    assert _first_look(300, 1) == 1000
+    assert _first_look(866, 1) == 1732
+    assert _first_look(30, 10) == 100  # calls of ten
 
 
 def test_first_order_steps_of_networks_have_an_open_end() -> None:

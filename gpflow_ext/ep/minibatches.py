@@ -9,6 +9,9 @@ from gpflow_ext.ep.model import SparseEP
 from gpflow_ext.ep.stochastic import StochasticMatcher
 from gpflow_ext.training.recipe import Plan, Run
 
+_EPOCHS, _FEWEST = 10, 2  # before a look whether the objective still rises: ten, or, in many steps, two
+_STEPS = 1000
+
 
 def minibatch_plan(
     model: SparseEP,
@@ -59,7 +62,7 @@ def minibatch_plan(
     return Plan(
         matcher,
         [],  # a step undoes itself; copies of all sites would make its cost grow with N
-        steps=10 * calls,
+        steps=_EPOCHS * calls if optimizer is None else _first_look(calls, steps_per_call),
         period=0 if optimizer is None else calls,
         tolerance=math.inf if optimizer is None else None,
         stationarity=stationarity,
@@ -73,3 +76,8 @@ def minibatch_plan(
             "optimizer": None if optimizer is None else optimizer.get_config(),
         },
     )
+
+
+def _first_look(calls: int, per_call: int) -> int:
+    """Return the number of the step after which it is looked at, of so many calls in an epoch."""
+    return min(_EPOCHS * calls, max(_FEWEST * calls, -(-_STEPS // per_call)))
