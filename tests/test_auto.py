@@ -653,12 +653,14 @@ def test_labels_are_found_by_the_name_that_the_reader_gives_the_target(name: Any
     assert auto._classes(frame, split).tolist() == [False, True]
 
 
-def test_a_pair_keeps_the_order_of_categories() -> None:
+def test_a_pair_keeps_what_categories_tell() -> None:
     y = pandas.Series(
         pandas.Categorical(["lo", "mid", "hi"] * 4, categories=["lo", "mid", "hi"], ordered=True)
     )
     split = auto._read((X[:12], y), None, None, {})
     assert (split.task, split.labels) == ("ordinal", ("lo", "mid", "hi"))
+    split = auto._read((X[:12], pandas.Categorical([3, 10, 5] * 4)), None, None, {})
+    assert (split.task, split.labels) == ("multiclass", ("3", "5", "10"))
 
 
 def test_raw_rows_of_counts_are_served_at_their_exposures(tmp_path: Path) -> None:

@@ -176,16 +176,20 @@ def test_predictions_go_to_streams_and_through_links_which_stay(unnamed, tmp_pat
     arguments = ["--model", str(tmp_path), "--data", str(tmp_path / "a.csv"), "--out"]
     script.main([*arguments, "-"])
     told = capsys.readouterr()
-    assert told.out.startswith("mean_0,") and len(told.out.splitlines()) == 2
-    assert "1 rows predicted" in told.err and not Path("-").exists()
+    assert told.out.startswith("mean_0,")
+    assert len(told.out.splitlines()) == 2
+    assert "1 rows predicted" in told.err
+    assert not Path("-").exists()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link.csv").symlink_to(tmp_path / "b.csv")
     with ThreadPoolExecutor() as pool:
         read_pipe = pool.submit((tmp_path / "pipe").read_text)
         script.main([*arguments, str(tmp_path / "pipe")])
-        assert read_pipe.result(10) == told.out and (tmp_path / "pipe").is_fifo()
+        assert read_pipe.result(10) == told.out
+        assert (tmp_path / "pipe").is_fifo()
     script.main([*arguments, str(tmp_path / "link.csv")])
-    assert (tmp_path / "link.csv").is_symlink() and (tmp_path / "b.csv").read_text() == told.out
+    assert (tmp_path / "link.csv").is_symlink()
+    assert (tmp_path / "b.csv").read_text() == told.out
 
 
 def test_predictions_are_no_parquet_and_no_folder(tmp_path):

@@ -276,7 +276,9 @@ def parser(prog: str | None = "gpflow-ext predict") -> argparse.ArgumentParser:
     new = flags.parser(TEXT, EPILOG, prog)
     new.add_argument("--model", type=Path, required=True, metavar="DIR", help="an exported model")
     new.add_argument("--data", type=Path, required=True, metavar="FILE", help="the inputs: CSV or Parquet")
-    new.add_argument("--out", type=Path, required=True, metavar="FILE.csv", help="what to write, - for standard output")
+    new.add_argument(
+        "--out", type=Path, required=True, metavar="FILE.csv", help="what to write, - for standard output"
+    )
     new.add_argument("--keep", nargs="+", default=[], metavar="COL", help="columns to copy")
     new.add_argument(
         "--exposure",
@@ -335,4 +337,6 @@ def _check_out(out: Path, data: Path) -> None:
         raise FileNotFoundError(f"there is no folder {out.parent} for --out.")
     if out.is_dir() or is_parquet(out):
         what = "a folder" if out.is_dir() else "no name of a text file"
-        raise ValueError(f"--out {out} is {what}: predictions are written as CSV, such as to predictions.csv.")
+        raise ValueError(
+            f"--out {out} is {what}: predictions are written as CSV, such as to predictions.csv."
+        )

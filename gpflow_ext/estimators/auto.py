@@ -215,6 +215,6 @@ def _frame(X: Any, y: Any) -> tuple[Any, Any]:
         names = [f"target_{name}" for name in names]
     for name, column in zip(names, columns, strict=True):
         frame[name] = column
-    if getattr(getattr(y, "dtype", None), "ordered", False):  # categories, whose order an array has not
+    if isinstance(getattr(y, "dtype", None), pandas.CategoricalDtype):  # which an array does not tell
         frame[names[0]] = pandas.Categorical(y)
     return frame, names[0] if len(names) == 1 else names

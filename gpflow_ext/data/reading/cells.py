@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 SPACE = " \t\n\v\f\r"  # TensorFlow strips these
-MISSING = r"(?i)(?:\?|na|n/a|nan|null)?"  # of a stripped cell; a pattern of Python and of RE2 alike
+MISSING = r"(?i)(?:\?|na|#?n/a|nan|null)?"  # of a stripped cell; a pattern of Python and of RE2 alike
 _WHOLE = 1e15  # beyond, whole numbers are written as floats
-_MISSING = frozenset(("", "?", "na", "n/a", "nan", "null"))
+_MISSING = frozenset(("", "?", "na", "n/a", "#n/a", "nan", "null"))
 _THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")  # 1,234.5: commas between thousands
 _POINTS = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:\.[0-9]{3})+")  # 1.234: it may be a thousand, and 0.123 not
 _COMMA = re.compile(r"[+-]?(?:[0-9]{1,3}(?:\.[0-9]{3})+|[0-9]+)?(?:,[0-9]+)?(?:[eE][+-]?[0-9]+)?")

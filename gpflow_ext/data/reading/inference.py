@@ -136,6 +136,8 @@ class _One:
             return self._plain(column)
         if name in self._table.levels:
             return self._ordinal(column, self._table.levels[name])
+        if name in self._table.categories:
+            return self._one_hot(column, asked=False)
         return self._of_text(column)
 
     def _of_text(self, column: Sequence[str]) -> tuple[Column, Floats] | None:
