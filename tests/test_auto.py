@@ -631,6 +631,10 @@ def test_what_cannot_be_read_is_refused() -> None:
         gpx.auto((X, LINE[:3]))
     with pytest.raises(ValueError, match=r"X must be a data frame or an array.*give X.toarray"):
         gpx.auto((scipy.sparse.csr_matrix(X), LINE))
+    frame = pandas.DataFrame(X)
+    for pair in ((X, LINE), (X, None), (X.tolist(), LINE.tolist()), (frame, LINE.astype(str))):
+        with pytest.raises(ValueError, match=r"as a pair: auto\(\(X, y\)\)"):
+            gpx.auto(*pair)
     with pytest.raises(ValueError, match="leave it out where y is given"):
         gpx.auto((X, LINE), "weight")
     with pytest.raises(ValueError, match="a Split has been read already"):
@@ -783,6 +787,12 @@ def test_raw_rows_are_mappings_too_and_arrays_have_the_columns_of_the_table(best
     expected = best.predict(X[:2])
     np.testing.assert_array_equal(best.predict(rows), expected)
     np.testing.assert_array_equal(best.predict([{n: rows[n][i] for n in names} for i in range(2)]), expected)
+    gap = (
+        r"row 1: the input '\w+' is missing, infinite, .* \(1 such rows\): leave them out, or fill their gaps"
+    )
+    for method in (best.predict, lambda gaps: best.score(gaps, [1.0, 2.0])):
+        with pytest.raises(ValueError, match=gap):
+            method({**rows, names[-1]: [1.0, np.nan]})
     for wrong in (np.ones((2, len(names) + 1)), np.ones(len(names))):
         with pytest.raises(ValueError, match="rows must be a data frame, or an array"):
             best.predict(wrong)
