@@ -293,6 +293,17 @@ def test_what_is_no_number_does_not_become_one(write, cell):
     assert f"line 3, column 'a': {cell!r} is not a number" in problem.what
 
 
+@pytest.mark.parametrize("cell", ["1 234,5", "1\u202f234", "1'234.50"])
+def test_spaces_between_thousands_do_not_make_words(write, cell):
+    path = write("a;y\n" + "".join(f"{i}{cell};{i}{cell[:5]}\n" for i in range(1, 9)))
+    for problem, remedies in zip(problems(path).problems, (2, 1), strict=True):
+        assert problem.what.startswith(f"line 2, column {problem.column!r}: ")
+        assert "has a mark between thousands that is no comma or point" in problem.what
+        assert len(problem.remedies) == remedies
+    split = whole(path, one_hot=["a"], task="multiclass")[2]
+    assert (split.feature_names[0], split.labels[0]) == (f"a=1{cell}", f"1{cell[:5]}")
+
+
 @pytest.mark.parametrize("cell", ["nan", " NaN ", "NA", "n/a", "#N/A", "", "null", "?"])
 def test_marks_of_missing_values(write, cell):
     path = write(f'a,y\n1,0.5\n"{cell}",1.5\n3,2.5\n')

@@ -28,6 +28,7 @@ from gpflow_ext.data.reading.inference import (
     Found,
     decimal_of,
     doubtful_point,
+    grouped_thousands,
     infer,
     mark_of_plain,
     numbers,
@@ -209,6 +210,9 @@ def _target(table: Table, name: str, request: Request) -> tuple[NDArray[Any], li
         seen = words[others[0]]
         what = f"target {name!r}: the comma of {seen!r} may stand before decimals or between thousands"
         problems.append(Problem(what, name, remedies=DECIMAL))
+    elif order is None and request.task not in CLASSIFICATION and (row := cells.grouped(words)) is not None:
+        remedies = (Remedy("task", "multiclass"),)
+        problems.append(grouped_thousands(name, words, table, row, remedies))
     elif order is None and some_are_numbers and request.task not in CLASSIFICATION:
         what = (
             f"{table.place(others[0])}, target {name!r}: {words[others[0]]!r} is not a number, as other "
