@@ -174,6 +174,10 @@ def test_it_starts_soon() -> None:
             f"It was rising. {rising._AGAIN}",
             "It was rising. Give more --steps; with --run-dir the same command goes on from where it ended.",
         ),
+        (
+            "Build the model as it was when it was saved, or start in an empty folder.",
+            "Give the flags of that run, or another --run-dir.",
+        ),
     ],
 )
 def test_messages_are_in_the_words_of_the_shell(python: str, shell: str) -> None:
@@ -677,12 +681,12 @@ def test_a_training_that_cannot_be_written_is_refused_before_it(
     monkeypatch.setattr(gpx, "fit", fit)
     train = ("train", "--data", "quakes.csv", "--target", "lon", "--model", "sgpr")
     shown = command(folder, *train, "--export", "quakes.csv", code=2)
-    assert "quakes.csv is a file or a single version" in shown
+    assert "quakes.csv is a file or a single version: name a folder above versions" in shown
     shown = command(folder, *train, "--export", "quakes.csv/model", code=2)
     assert "no model can be exported to quakes.csv/model: " in shown
     assert "quakes.csv is no folder that this user may write to" in shown
     shown = command(folder, *train, "--run-dir", "quakes.csv", code=2)
-    assert "error: quakes.csv cannot be read or written: File exists." in shown
+    assert "error: --run-dir quakes.csv is a file: name a folder." in shown
 
 
 @pytest.mark.slow  # its model is built, and its likelihood trained, in every run
