@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import os
 import re
 import shlex
@@ -278,6 +279,16 @@ def test_levels_with_commas_can_be_typed(tmp_path: Path) -> None:
     options = train.parser().parse_args(["--data", "t.csv", *shlex.split(advice)])
     [(column, levels)] = options.categories
     assert (column, sorted(levels)) == ("y", sorted(words))
+
+
+def test_a_terminal_that_has_not_every_letter_ends_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", shown)
+    run.run(lambda: print("0.3 ± 0.1"))
+    with streams.writing(Path("-")) as out:
+        out.write("Größe\n")
+    shown.flush()
+    assert shown.buffer.getvalue() == b"0.3 ? 0.1" + f"{os.linesep}Größe\n".encode()
 
 
 def test_files_that_are_no_tables_are_refused_by_name(tmp_path: Path) -> None:

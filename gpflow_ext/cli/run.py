@@ -93,6 +93,8 @@ def import_tensorflow() -> None:
 def run(main: Callable[[], None]) -> None:
     """Call ``main``; print a wrong input, or an interruption, as one message instead of a traceback."""
     quiet()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # of a terminal that has not every letter
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning

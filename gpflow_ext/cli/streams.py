@@ -64,6 +64,8 @@ def is_stream(path: Path) -> bool:
 def writing(path: Path) -> Iterator[TextIO]:
     """Open a text file that gets its name when it is whole, or a stream, which keeps its own."""
     if path in _STANDARD:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8", errors="strict", newline="")  # as of a file
         yield sys.stdout
         return
     if is_stream(path):
