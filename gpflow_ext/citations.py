@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import tensorflow as tf
+from collections.abc import Iterator
+from typing import Any
 
 _REVIEW = """@misc{izmailov2016review,
   author    = {Izmailov, Pavel},
@@ -83,23 +81,43 @@ _RECIPES = {  # names of recipes, and of the library below
 NAMES = (*_PAPERS, *_RECIPES)
 
 
-def cite(model: tf.Module | type[tf.Module] | str) -> str:
+def cite(model: Any) -> str:
     """Return the BibTeX entry of the paper behind a model, a model class, or the name of one or of a recipe.
+
+    Of what holds a model, as estimators and the result of `auto` do, it is that of the model; of an average
+    there is one for each paper behind its members. GPflow's own models have the paper of GPflow.
 
     Raises
     ------
     ValueError
-        For an unknown name, or a class that is not one of this package's models.
+        For an unknown name, or what is no model of this package or of GPflow.
     """
     if isinstance(model, str):
         known = {**_PAPERS, **_RECIPES}
         if model not in known:
             raise ValueError(f"No paper is recorded for {model!r}; there is one for {', '.join(known)}.")
         return known[model]
-    cls = model if isinstance(model, type) else type(model)
+    if isinstance(model, type):
+        return _paper(model)
+    return "\n\n".join(dict.fromkeys(_papers(getattr(model, "model", getattr(model, "model_", model)))))
+
+
+def _papers(model: Any) -> Iterator[str]:
+    """Yield the entry of a model, or those of its members."""
+    if not hasattr(model, "parts"):
+        yield _paper(type(model))
+        return
+    for part in model.parts():
+        yield from _papers(part)
+
+
+def _paper(cls: type) -> str:
+    """Return the entry of a class of models."""
     for base in cls.__mro__:
         if base.__name__ in _PAPERS:
             return _PAPERS[base.__name__]
+        if base.__module__.partition(".")[0] == "gpflow":
+            return _GPFLOW
     raise ValueError(
         f"No paper is recorded for {cls.__name__}; the models with one are: {', '.join(_PAPERS)}."
     )

@@ -92,7 +92,7 @@ def report(
     model = getattr(model, "model", getattr(model, "model_", model))
     X, Y = split.test
     if not len(X):
-        raise ValueError("split has no test rows: load it with test_fraction above 0")
+        raise ValueError("split has no test rows: give load, or auto, test_fraction above 0")
     if not isinstance(getattr(model, "likelihood", None), gpflow.likelihoods.Likelihood):
         raise ValueError(
             f"model must be a GPflow model or hold one as `model` or `model_`; got a {type(model).__name__}"
@@ -117,7 +117,7 @@ def report(
         "<h2>Partial dependence</h2>",
         _dependence(model, split),
         "<h2>Reference</h2>",
-        _reference(model),
+        f"<pre>{html.escape(cite(model))}</pre>",
     ]
     title = html.escape(f"{type(model).__name__} on {split.name}")
     page = (
@@ -301,20 +301,6 @@ def _parameters(model: Any, split: Split) -> str:
 def _dependence(model: Any, split: Split) -> str:
     text, figure = dependence.picture(model, split)
     return f"<p>{html.escape(text)}</p>" + _picture(figure)
-
-
-def _reference(model: Any) -> str:
-    """Return the papers behind the models that were trained, each once."""
-    found = dict.fromkeys(_paper(one) for _, one in learnt.trained(model))
-    return f"<pre>{html.escape((chr(10) * 2).join(found))}</pre>"
-
-
-def _paper(model: Any) -> str:
-    """Return the paper behind a model, of GPflow's own models that of GPflow."""
-    try:
-        return cite(model)
-    except ValueError:
-        return cite("GPflow")
 
 
 def _axes() -> tuple[Any, Any]:

@@ -631,6 +631,10 @@ def test_what_cannot_be_read_is_refused() -> None:
         gpx.auto((X, LINE[:3]))
     with pytest.raises(ValueError, match=r"X must be a data frame or an array.*give X.toarray"):
         gpx.auto((scipy.sparse.csr_matrix(X), LINE))
+    frame = pandas.DataFrame(X)
+    for pair in ((X, LINE), (X, None), (X.tolist(), LINE.tolist()), (frame, LINE.astype(str))):
+        with pytest.raises(ValueError, match=r"as a pair: auto\(\(X, y\)\)"):
+            gpx.auto(*pair)
     with pytest.raises(ValueError, match="leave it out where y is given"):
         gpx.auto((X, LINE), "weight")
     with pytest.raises(ValueError, match="a Split has been read already"):
@@ -653,12 +657,14 @@ def test_labels_are_found_by_the_name_that_the_reader_gives_the_target(name: Any
     assert auto._classes(frame, split).tolist() == [False, True]
 
 
-def test_a_pair_keeps_the_order_of_categories() -> None:
+def test_a_pair_keeps_what_categories_tell() -> None:
     y = pandas.Series(
         pandas.Categorical(["lo", "mid", "hi"] * 4, categories=["lo", "mid", "hi"], ordered=True)
     )
     split = auto._read((X[:12], y), None, None, {})
     assert (split.task, split.labels) == ("ordinal", ("lo", "mid", "hi"))
+    split = auto._read((X[:12], pandas.Categorical([3, 10, 5] * 4)), None, None, {})
+    assert (split.task, split.labels) == ("multiclass", ("3", "5", "10"))
 
 
 def test_raw_rows_of_counts_are_served_at_their_exposures(tmp_path: Path) -> None:
@@ -781,6 +787,12 @@ def test_raw_rows_are_mappings_too_and_arrays_have_the_columns_of_the_table(best
     expected = best.predict(X[:2])
     np.testing.assert_array_equal(best.predict(rows), expected)
     np.testing.assert_array_equal(best.predict([{n: rows[n][i] for n in names} for i in range(2)]), expected)
+    gap = (
+        r"row 1: the input '\w+' is missing, infinite, .* \(1 such rows\): leave them out, or fill their gaps"
+    )
+    for method in (best.predict, lambda gaps: best.score(gaps, [1.0, 2.0])):
+        with pytest.raises(ValueError, match=gap):
+            method({**rows, names[-1]: [1.0, np.nan]})
     for wrong in (np.ones((2, len(names) + 1)), np.ones(len(names))):
         with pytest.raises(ValueError, match="rows must be a data frame, or an array"):
             best.predict(wrong)

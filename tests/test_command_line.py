@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import os
 import re
 import shlex
@@ -174,6 +175,10 @@ def test_it_starts_soon() -> None:
             f"It was rising. {rising._AGAIN}",
             "It was rising. Give more --steps; with --run-dir the same command goes on from where it ended.",
         ),
+        (
+            "Build the model as it was when it was saved, or start in an empty folder.",
+            "Give the flags of that run, or another --run-dir.",
+        ),
     ],
 )
 def test_messages_are_in_the_words_of_the_shell(python: str, shell: str) -> None:
@@ -274,6 +279,16 @@ def test_levels_with_commas_can_be_typed(tmp_path: Path) -> None:
     options = train.parser().parse_args(["--data", "t.csv", *shlex.split(advice)])
     [(column, levels)] = options.categories
     assert (column, sorted(levels)) == ("y", sorted(words))
+
+
+def test_a_terminal_that_has_not_every_letter_ends_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", shown)
+    run.run(lambda: print("0.3 ± 0.1"))
+    with streams.writing(Path("-")) as out:
+        out.write("Größe\n")
+    shown.flush()
+    assert shown.buffer.getvalue() == b"0.3 ? 0.1" + f"{os.linesep}Größe\n".encode()
 
 
 def test_files_that_are_no_tables_are_refused_by_name(tmp_path: Path) -> None:
@@ -677,12 +692,12 @@ def test_a_training_that_cannot_be_written_is_refused_before_it(
     monkeypatch.setattr(gpx, "fit", fit)
     train = ("train", "--data", "quakes.csv", "--target", "lon", "--model", "sgpr")
     shown = command(folder, *train, "--export", "quakes.csv", code=2)
-    assert "quakes.csv is a file or a single version" in shown
+    assert "quakes.csv is a file or a single version: name a folder above versions" in shown
     shown = command(folder, *train, "--export", "quakes.csv/model", code=2)
     assert "no model can be exported to quakes.csv/model: " in shown
     assert "quakes.csv is no folder that this user may write to" in shown
     shown = command(folder, *train, "--run-dir", "quakes.csv", code=2)
-    assert "error: quakes.csv cannot be read or written: File exists." in shown
+    assert "error: --run-dir quakes.csv is a file: name a folder." in shown
 
 
 @pytest.mark.slow  # its model is built, and its likelihood trained, in every run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -15,6 +16,7 @@ from builders import BUILD, Data
 import gpflow_ext as gpx
 from gpflow_ext.models import SVGPRobustMax
 from gpflow_ext.sampling.tuning import Setting
+from gpflow_ext.training.scale import scale_failure
 
 N, M = 16, 6
 QUICK = "SparseEP"  # its steps compile fastest
@@ -128,6 +130,15 @@ def test_a_scale_that_makes_the_model_blind_is_told(
     X, Y = DATA
     with pytest.warns(UserWarning, match=message):
         predictions(name, (unit * X, Y), unit * XNEW, problems.kernel(lengthscale=lengthscale))
+
+
+@pytest.mark.parametrize(
+    ("unit", "fix"), [(1.0, "start from .*, unless they tell nothing"), (9.0, "standardise")]
+)
+def test_standardised_inputs_need_no_scaling(unit: float, fix: str) -> None:
+    X = unit * np.random.default_rng(0).normal(size=(50, 2))
+    model = gpflow.models.GPR((X, X[:, :1]), gpflow.kernels.SquaredExponential(lengthscales=1e-6))
+    assert re.search(f"They spread over [0-9.]+: {fix}", str(scale_failure(model)))
 
 
 def test_a_good_scale_is_not_warned_of() -> None:

@@ -81,6 +81,9 @@ def test_an_order_that_sorting_would_lose_is_refused() -> None:
     for y in (levels, pandas.Series(levels)):
         with pytest.raises(ValueError, match=r"y has the order lo < mid < hi, .* such as y\.cat\.codes"):
             GPOrdinal().fit(inputs, y)
+    words = "y holds words in the order high < low < medium: give numbers if it is another"
+    with pytest.warns(UserWarning, match=words):
+        GPOrdinal(steps=0).fit(inputs, ["low", "medium", "high"] * 4)
     unused = pandas.Categorical(["b", "a"] * 6, categories=["c", "a", "b"], ordered=True)
     assert GPOrdinal(steps=0).fit(inputs, unused).classes_.tolist() == ["a", "b"]
 

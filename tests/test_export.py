@@ -284,6 +284,11 @@ def run(*command, cwd=ROOT):
     return done.stdout
 
 
+def test_an_export_says_what_it_is(cases):
+    served = gpx.load_exported(cases("binary").folder)
+    assert repr(served) == "Exported('binary', version 1, classification, 2 classes, 3 inputs)"
+
+
 def test_tensorflow_alone_loads_predicts_and_verifies(cases):
     folders = [cases(name).folder for name in ("binary", "multiclass", "counts", "regression")]
     assert run(sys.executable, "-c", TENSORFLOW_ONLY, *folders).split() == ["[6,", "6,", "6,", "6]"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from types import SimpleNamespace
 
 import gpflow
 import numpy as np
@@ -28,6 +29,7 @@ from gpflow_ext.models import (
     SparseEP,
     SVGPRobustMax,
 )
+from gpflow_ext.prediction.average import ModelAverage
 from gpflow_ext.sites import Sites
 
 DATA = problems.binary(20)
@@ -276,5 +278,9 @@ def test_cite() -> None:
     for cls in (GPLaplace, GPJaakkola, GPTaylor):
         assert "Review of materials on {G}aussian Processes" in gpx.cite(cls)
     assert gpx.cite(MODELS["VGPKMM"]()) == gpx.cite(VGPKMM)
-    with pytest.raises(ValueError, match="VGPKMM"):
-        gpx.cite(gpflow.models.VGP)
+    held = SimpleNamespace(model=ModelAverage([MODELS["VGPKMM"](), MODELS["GPLaplace"]()], [0.5, 0.5]))
+    assert gpx.cite(held) == gpx.cite(VGPKMM) + "\n\n" + gpx.cite(GPLaplace)
+    assert gpx.cite(SimpleNamespace(model_=MODELS["SparseEP"]())) == gpx.cite(SparseEP)
+    assert gpx.cite(gpflow.models.VGP) == gpx.cite("GPflow")
+    with pytest.raises(ValueError, match=r"dict; the models with one are: .*VGPKMM"):
+        gpx.cite(dict)

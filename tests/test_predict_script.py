@@ -6,8 +6,10 @@ import bz2
 import csv
 import gzip
 import lzma
+import os
 import sys
 import types
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import gpflow
@@ -166,6 +168,35 @@ def test_from_the_shell(served, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [*arguments[:-1], str(data)])
     with pytest.raises(ValueError, match="another file"):
         predict.main()
+
+
+def test_predictions_go_to_streams_and_through_links_which_stay(unnamed, tmp_path, monkeypatch, capsys):
+    (tmp_path / "a.csv").write_text("u,v\n0.5,1\n")
+    monkeypatch.setattr(gpx, "load_exported", lambda _: unnamed)
+    arguments = ["--model", str(tmp_path), "--data", str(tmp_path / "a.csv"), "--out"]
+    script.main([*arguments, "-"])
+    told = capsys.readouterr()
+    assert told.out.startswith("mean_0,")
+    assert len(told.out.splitlines()) == 2
+    assert "1 rows predicted" in told.err
+    assert not Path("-").exists()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link.csv").symlink_to(tmp_path / "b.csv")
+    with ThreadPoolExecutor() as pool:
+        read_pipe = pool.submit((tmp_path / "pipe").read_text)
+        script.main([*arguments, str(tmp_path / "pipe")])
+        assert read_pipe.result(10) == told.out
+        assert (tmp_path / "pipe").is_fifo()
+    script.main([*arguments, str(tmp_path / "link.csv")])
+    assert (tmp_path / "link.csv").is_symlink()
+    assert (tmp_path / "b.csv").read_text() == told.out
+
+
+def test_predictions_are_no_parquet_and_no_folder(tmp_path):
+    (tmp_path / "a.csv").write_text("u,v\n0.5,1\n")
+    for out, what in ((tmp_path / "b.parquet", "no name of a text file"), (tmp_path, "a folder")):
+        with pytest.raises(ValueError, match=f"{what}: predictions are written as CSV"):
+            script.main(["--model", str(tmp_path), "--data", str(tmp_path / "a.csv"), "--out", str(out)])
 
 
 @pytest.fixture(scope="module", name="table_model")

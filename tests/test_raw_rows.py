@@ -387,19 +387,24 @@ def test_the_server_takes_raw_rows(client, served, frame):
 def test_the_server_refuses_other_rows(client):
     good = {TENSORS[name]: cell for name, cell in {**ROW, "Unit price": 3.5}.items()}
     for body, reason in (
-        ({"instances": [{**good, "size": 1}]}, "row 0, size: 1 is not text"),
+        ({"instances": [{**good, "size": 1}]}, "row 0, size: 1 is not text: write it as the table does"),
         ({"instances": [{**good, "Unit_price": "3,5"}]}, "row 0, Unit_price: '3,5' is not a number"),
         ({"instances": [{**good, "Unit_price": True}]}, "True is not a number"),
         ({"instances": [{**good, "Unit_price": 10**400}]}, "is not a number"),
         ({"instances": [{**good, "size": "\ud800"}]}, "is not text"),
-        ({"instances": [good, {**good, "more": 1}]}, "row 1 must be an object with"),
+        ({"instances": [good, {**good, "more": 1}]}, "missing: []; unknown: ['more']"),
+        ({"instances": [{k: v for k, v in good.items() if k != "size"}]}, "missing: ['size']; unknown: []"),
+        (
+            {"signature_name": "serving_default", "instances": [good]},
+            'go with "signature_name": "predict_raw"',
+        ),
         ({"instances": [[1, 2]]}, "row 0 must be an object with"),
         ({"instances": []}, "there are 0 rows"),
         ({"instances": [good] * 51}, "1 to 50 rows"),
         ({"instances": "x"}, "must be a list"),
         ({"inputs": {name: [cell] * (1 + (name == "size")) for name, cell in good.items()}}, "as many rows"),
         ({"inputs": {**{key: [None] for key in good}, "size": "S"}}, "size is not a list of cells"),
-        ({"inputs": [1]}, "inputs must be an object of"),
+        ({"inputs": [1]}, "inputs must be an object with"),
         ({"inputs": {key: [None] * 51 for key in good}}, "there are 51 rows"),
     ):
         text = json.dumps({"signature_name": "predict_raw", **body})

@@ -328,5 +328,5 @@ def test_an_average_has_a_line_for_each_member_and_their_papers() -> None:
     cells = "<td>50%</td><td>squared exponential (variance 1) × (linear (variance 1) + constant (variance 1))</td>"
     assert f"{cells}<td><odd> $_$ 0.25, age 0.7</td>" in shown
     assert "standardised units" in shown
-    papers = reporting._reference(model)
+    papers = gpx.cite(model)
     assert [papers.count(key) for key in ("khan2012fast", "matthews2017gpflow")] == [1, 1]

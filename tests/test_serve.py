@@ -478,6 +478,28 @@ def test_numbers_that_no_server_can_have_are_refused_in_words(flag, capsys):
     assert re.search("whole number from|positive and finite", f"{refused.value}{capsys.readouterr().err}")
 
 
+def test_an_address_that_is_taken_is_said_before_the_model_loads():
+    from gpflow_ext.server import command
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(SystemExit, match=f"port {port}: Address already in use; choose another --port"):
+            command.main([str(ROOT / "saved_models" / NAME), "--port", str(port)], start=pytest.fail)
+
+
+def test_a_port_that_the_system_chooses_is_told(monkeypatch, capsys):
+    import uvicorn
+
+    from gpflow_ext.server import command
+
+    told = []
+    server = types.SimpleNamespace(run=lambda sockets: told.extend(each.getsockname()[1] for each in sockets))
+    monkeypatch.setattr(uvicorn, "Config", lambda *_, **__: None)
+    monkeypatch.setattr(uvicorn, "Server", lambda _: server)
+    command.main([str(ROOT / "saved_models" / NAME), "--port", "0"])
+    assert f"http://127.0.0.1:{told[0]}/" in capsys.readouterr().out
+
+
 def test_a_running_request_is_answered_before_the_end():
     with serving() as (process, url), concurrent.futures.ThreadPoolExecutor(1) as pool:
         running = pool.submit(httpx.post, url + PATH, json={"instances": rows(10_000).tolist()}, timeout=60)

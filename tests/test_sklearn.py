@@ -373,6 +373,8 @@ def test_other_wrong_arguments_are_named() -> None:
         GPCountRegressor(scatter="much").fit(X, TARGETS["GPCountRegressor"])
     with pytest.raises(ValueError, match="at least one non-zero"):
         GPRegressor().fit(X, F, sample_weight=np.zeros(60))
+    with pytest.raises(ValueError, match="y must hold counts from 0; found -60"):
+        GPCountRegressor().fit(X, np.arange(-60.0, 0.0))
     with pytest.raises(ValueError, match="exposure must have 60 numbers"):
         GPCountRegressor().fit(X, TARGETS["GPCountRegressor"], exposure=[1.0])
 

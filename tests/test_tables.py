@@ -293,7 +293,18 @@ def test_what_is_no_number_does_not_become_one(write, cell):
     assert f"line 3, column 'a': {cell!r} is not a number" in problem.what
 
 
-@pytest.mark.parametrize("cell", ["nan", " NaN ", "NA", "n/a", "", "null", "?"])
+@pytest.mark.parametrize("cell", ["1 234,5", "1\u202f234", "1'234.50"])
+def test_spaces_between_thousands_do_not_make_words(write, cell):
+    path = write("a;y\n" + "".join(f"{i}{cell};{i}{cell[:5]}\n" for i in range(1, 9)))
+    for problem, remedies in zip(problems(path).problems, (2, 1), strict=True):
+        assert problem.what.startswith(f"line 2, column {problem.column!r}: ")
+        assert "has a mark between thousands that is no comma or point" in problem.what
+        assert len(problem.remedies) == remedies
+    split = whole(path, one_hot=["a"], task="multiclass")[2]
+    assert (split.feature_names[0], split.labels[0]) == (f"a=1{cell}", f"1{cell[:5]}")
+
+
+@pytest.mark.parametrize("cell", ["nan", " NaN ", "NA", "n/a", "#N/A", "", "null", "?"])
 def test_marks_of_missing_values(write, cell):
     path = write(f'a,y\n1,0.5\n"{cell}",1.5\n3,2.5\n')
     assert "1 values are missing in 1 rows" in problems(path).problems[0].what
@@ -598,6 +609,57 @@ def test_columns_of_a_frame_are_named_by_their_text():
     np.testing.assert_array_equal(split.inputs(frame), X)
     with pytest.raises(TableError, match="several columns are named 1"):
         split.inputs(pd.concat([frame, frame[[1]]], axis=1))
+
+
+def test_row_numbers_without_a_name_are_no_input(tmp_path):
+    frame = pd.DataFrame({"a": [0.5, 1.5, 3.0, 4.0], "y": [1.0, 2.5, 3.0, 5.0]}, index=[2, 0, 3, 1])
+    frame.to_csv(tmp_path / "a.csv")
+    (tmp_path / "b.csv").write_text("a;y;;\n1;0.5;;\n2;1.5;NA;\n3;3.5;;\n")
+    note = "the first column numbers the rows and has no name: it is left out"
+    for table in (tmp_path / "a.csv", pd.read_csv(tmp_path / "a.csv")):
+        X, _, split = whole(table)
+        np.testing.assert_array_equal(X[:, 0], frame["a"])
+        assert split.notes[0] == note
+    X, _, split = whole(tmp_path / "b.csv")
+    np.testing.assert_array_equal(X, [[1.0], [2.0], [3.0]])
+    assert split.notes[1] == "column 4 has neither name nor cells: it is left out"
+    assert whole(tmp_path / "a.csv", target=["a", "y"], task="events", bins=2)[2].notes[0] == note
+    (tmp_path / "c.csv").write_text(",y\n0.5,1\n1.5,2\n2.5,4\n")
+    assert "column 1 has no name" in str(problems(tmp_path / "c.csv"))
+
+
+def test_categories_that_are_numbers_are_levels():
+    codes = pd.Categorical([3, 10, 5, 3, 10, 5])
+    frame = pd.DataFrame({"code": codes, "a": np.arange(6.0), "y": np.arange(6.0) / 7})
+    X, _, split = whole(frame)
+    assert split.feature_names == ("code=10", "code=3", "code=5", "a")
+    np.testing.assert_array_equal(split.inputs(frame), X)
+    np.testing.assert_array_equal(split.inputs([{"code": 10, "a": 0}]), [[1, 0, 0, 0]])
+    _, Y, split = whole(frame, target="code")
+    assert (split.task, split.labels) == ("multiclass", ("3", "5", "10"))
+    assert "target 'code' holds categories: the task is multiclass" in split.notes
+    np.testing.assert_array_equal(Y[:, 0], [0, 2, 1, 0, 2, 1])
+    assert whole(frame, target="code", task="regression")[2].task == "regression"
+
+
+def test_test_rows_have_the_columns_in_any_order():
+    frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [4.0, 5.0, 7.0], "y": [0.5, 1.5, 2.0]})
+    other = pd.DataFrame({"y": [3.5], "id": ["k"], "b": [8.0], "a": [9.0]})
+    split = load(frame, test=other, standardise=False)
+    np.testing.assert_array_equal(split.test[0], [[9.0, 8.0]])
+    assert split.notes[0] == "columns of the test rows alone are left out: id"
+    with pytest.raises(TableError, match="test= lacks the columns b of frame; it has y, id, a"):
+        load(frame, test=other.drop(columns="b"))
+
+
+@pytest.mark.parametrize("written", ["{:02d}:30", "2024-01-{:02d}"])
+def test_targets_that_are_dates_or_times_are_refused(write, written):
+    path = write("a,y\n" + "".join(f"{i},{written.format(i)}\n" for i in range(1, 9)))
+    [problem] = problems(path).problems
+    assert problem.said().endswith(
+        "which no model predicts; give the days or hours since a first one as numbers."
+    )
+    assert whole(path, task="multiclass")[2].task == "multiclass"
 
 
 @pytest.mark.parametrize(("ending", "pack"), [(".bz2", bz2.compress), (".XZ", lzma.compress)])

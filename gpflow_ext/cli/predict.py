@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import itertools
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple, TextIO
 from gpflow_ext.cli import flags
 from gpflow_ext.cli.predicted import output_names, output_rows
 from gpflow_ext.cli.run import import_tensorflow
-from gpflow_ext.cli.streams import Progress, reading, writing
+from gpflow_ext.cli.streams import Progress, is_stream, reading, writing
 from gpflow_ext.cli.unseen import Unseen
 from gpflow_ext.data.reading.cells import is_missing, is_number, to_number
 from gpflow_ext.data.reading.frames import is_parquet, parquet_frames
@@ -275,7 +276,9 @@ def parser(prog: str | None = "gpflow-ext predict") -> argparse.ArgumentParser:
     new = flags.parser(TEXT, EPILOG, prog)
     new.add_argument("--model", type=Path, required=True, metavar="DIR", help="an exported model")
     new.add_argument("--data", type=Path, required=True, metavar="FILE", help="the inputs: CSV or Parquet")
-    new.add_argument("--out", type=Path, required=True, metavar="FILE.csv", help="what to write")
+    new.add_argument(
+        "--out", type=Path, required=True, metavar="FILE.csv", help="what to write, - for standard output"
+    )
     new.add_argument("--keep", nargs="+", default=[], metavar="COL", help="columns to copy")
     new.add_argument(
         "--exposure",
@@ -299,10 +302,7 @@ def main(arguments: Sequence[str] | None = None, prog: str | None = "gpflow-ext 
         raise FileNotFoundError(f"there is no file {options.data}.")
     if not options.model.is_dir():
         raise FileNotFoundError(f"there is no exported model in {options.model}.")
-    if options.out.exists() and options.out.samefile(options.data):
-        raise ValueError("--out must be another file than --data.")
-    if not options.out.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {options.out.parent} for --out.")
+    _check_out(options.out, options.data)
     if not is_parquet(options.data):
         with reading(options.data) as (text, _):
             table_lines(text, options.data)
@@ -316,15 +316,27 @@ def main(arguments: Sequence[str] | None = None, prog: str | None = "gpflow-ext 
         )
     data, out, keep, unseen = options.data, options.out, options.keep, Unseen(served.treatment)
     rows, bad = predict(served, data, out, keep, options.batch_size, options.exposure, unseen)
-    print(f"{rows} rows predicted, {out}")
-    if said := str(unseen):
-        print(said)
+    said = [f"{rows} rows predicted, {out}", str(unseen)]
     if options.exposure is None and _had_exposures(served):
-        print(
+        said.append(
             "the means are rates, counts at exposure one: --exposure COL multiplies by a column of the file"
         )
     if bad:
-        print(
+        said.append(
             f"{bad} of them have inputs that are missing, infinite, no date or an unknown level: their predictions "
             "are empty, is_finite is 0"
+        )
+    print("\n".join(filter(None, said)), file=sys.stderr if is_stream(out) else sys.stdout)
+
+
+def _check_out(out: Path, data: Path) -> None:
+    """Raise an error for what predictions cannot be written to, before anything is computed."""
+    if out.exists() and out.samefile(data):
+        raise ValueError("--out must be another file than --data.")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {out.parent} for --out.")
+    if out.is_dir() or is_parquet(out):
+        what = "a folder" if out.is_dir() else "no name of a text file"
+        raise ValueError(
+            f"--out {out} is {what}: predictions are written as CSV, such as to predictions.csv."
         )

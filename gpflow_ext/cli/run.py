@@ -48,8 +48,12 @@ _NAMES = "|".join((*_FLAGS, *_SPELT))
 _LIST = re.compile(rf"\b({_NAMES})=\[([^\]]*)\]")
 _VALUE = re.compile(rf"\b({_NAMES})=(?:'([^']*)'|\"([^\"]*)\"|(\d[\w.]*))")
 _BARE = re.compile(rf"(?<![-\w])(?:({_NAMES})=(?!\w)|`({_NAMES})=?`)")
-_AGAIN = "`fit` the model again to go on from there"  # what a training says that ended early
-_GO_ON = "Give more --steps; with --run-dir the same command goes on from where it ended"
+_IN_SHELL = {  # what a training says that ended early, and one in the folder of another
+    "`fit` the model again to go on from there": "Give more --steps; with --run-dir the same command goes on from "
+    "where it ended",
+    "Build the model as it was when it was saved, or start in an empty folder.": "Give the flags of that run, or "
+    "another --run-dir.",
+}
 
 
 def quiet() -> None:
@@ -89,6 +93,8 @@ def import_tensorflow() -> None:
 def run(main: Callable[[], None]) -> None:
     """Call ``main``; print a wrong input, or an interruption, as one message instead of a traceback."""
     quiet()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # of a terminal that has not every letter
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
@@ -171,8 +177,9 @@ def in_flags(message: str) -> str:
         value = next(part for part in found.groups()[1:] if part is not None)
         return f"{_flag(found[1])} {_quoted(value)}"
 
-    message = _LIST.sub(several, message.replace(_AGAIN, _GO_ON))
-    message = _VALUE.sub(one, message)
+    for said, meant in _IN_SHELL.items():
+        message = message.replace(said, meant)
+    message = _VALUE.sub(one, _LIST.sub(several, message))
     return _BARE.sub(lambda found: _flag(found[1] or found[2]), message)
 
 

@@ -8,11 +8,13 @@ import gzip
 import io
 import lzma
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
 _PACKED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_STANDARD = (Path("-"), Path("/dev/stdout"))
 
 
 class Progress:
@@ -53,9 +55,24 @@ def reading(path: Path) -> Iterator[tuple[TextIO, Any]]:
             raise ValueError(f"{path} is not text in UTF-8 ({error}): save it as CSV.") from error
 
 
+def is_stream(path: Path) -> bool:
+    """Tell whether a path is standard output, such as "-", or is there already as a device or a pipe."""
+    return path in _STANDARD or (path.exists() and not path.is_file() and not path.is_dir())
+
+
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[TextIO]:
-    """Open a text file that gets its name when it is whole."""
+    """Open a text file that gets its name when it is whole, or a stream, which keeps its own."""
+    if path in _STANDARD:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8", errors="strict", newline="")  # as of a file
+        yield sys.stdout
+        return
+    if is_stream(path):
+        with path.open("w", encoding="utf-8", newline="") as text:
+            yield text
+        return
+    path = path.resolve()  # a link stays one
     partial = path.with_name(f"{path.name}.partial")
     opened: Any = _PACKED.get(path.suffix.lower(), open)
     try:

@@ -29,7 +29,9 @@ def check_data(data: tuple[Any, Any], *, gaps: bool = False) -> tuple[Array, Arr
         not a finite number (the first bad row and column are named).
     """
     if not isinstance(data, (tuple, list)) or len(data) != 2:
-        raise ValueError("`data` must be a pair (X, Y) of inputs [N, D] and targets [N, P].")
+        raise ValueError(
+            "`data` must be a pair (X, Y) of inputs [N, D] and targets [N, P], as split.train is."
+        )
     X, Y = _matrix(data[0], "X"), _matrix(data[1], "Y", gaps)
     if len(X) != len(Y):
         raise ValueError(f"X and Y must have the same number of rows; X has {len(X)} and Y has {len(Y)}.")

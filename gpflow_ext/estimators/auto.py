@@ -147,11 +147,19 @@ def _read(table: Any, target: str | None, task: str | None, options: dict[str, A
                 "target, weights and other options are for tables: a Split has been read already"
             )
         return table
+    if isinstance(table, np.ndarray | list) or _are_values(target):
+        raise ValueError("arrays of inputs and targets are given as a pair: auto((X, y))")
     if isinstance(table, tuple):
         if target is not None:
             raise ValueError("target names a column of a table: leave it out where y is given")
         table, target = _frame(*table)
     return datasets.load(table, target=target, task=task, **{"test_fraction": 0.0, **options})
+
+
+def _are_values(target: Any) -> bool:
+    """Tell whether a target is many values in place of the names of columns."""
+    a_list = isinstance(target, list | tuple)
+    return hasattr(target, "dtype") or (a_list and not all(isinstance(each, str) for each in target))
 
 
 def _without_idle_classes(split: datasets.Split) -> datasets.Split:
@@ -215,6 +223,6 @@ def _frame(X: Any, y: Any) -> tuple[Any, Any]:
         names = [f"target_{name}" for name in names]
     for name, column in zip(names, columns, strict=True):
         frame[name] = column
-    if getattr(getattr(y, "dtype", None), "ordered", False):  # categories, whose order an array has not
+    if isinstance(getattr(y, "dtype", None), pandas.CategoricalDtype):  # which an array does not tell
         frame[names[0]] = pandas.Categorical(y)
     return frame, names[0] if len(names) == 1 else names

@@ -117,6 +117,27 @@ class Auto:
         return self.model, split.scaler, split.labels if split.task in CLASSIFICATION else None, split
 
     def _inputs(self, rows: Any) -> Array:
+        """Return the inputs of raw rows, [N, D].
+
+        Raises
+        ------
+        ValueError
+            For rows that are not those of the table, and cells that make no input.
+        """
+        inputs = self._inputs_or_nan(rows)
+        bad = np.argwhere(~np.isfinite(inputs))
+        if bad.size:
+            row, column = bad[0]
+            fix = "leave them out"
+            if self.split.treatment and not any(each.fill for each in self.split.treatment.columns):
+                fix += ", or fill their gaps as auto(..., missing='mean') does"
+            raise ValueError(
+                f"row {row}: the input {self.split.feature_names[column]!r} is missing, infinite, no date or "
+                f"an unknown level ({len(np.unique(bad[:, 0]))} such rows): {fix}"
+            )
+        return inputs
+
+    def _inputs_or_nan(self, rows: Any) -> Array:
         treatment = self.split.treatment
         if treatment is None:
             return self.split.scaler.transform(rows)

@@ -93,6 +93,8 @@ class GPCountRegressor(RealEstimator):
         if self.scatter not in get_args(Scatter):
             raise ValueError(f"scatter must be one of {', '.join(get_args(Scatter))}; got {self.scatter!r}")
         inputs, counts = checked.training(self, X, y, y_numeric=True)
+        if (counts < 0).any():
+            raise ValueError(f"y must hold counts from 0; found {counts.min():g}.")
         weight = checked.weights(sample_weight, inputs)
         Y = np.asarray(counts, inputs.dtype).reshape(-1, 1)
         if exposure is not None:

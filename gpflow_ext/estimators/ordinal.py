@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ class GPOrdinal(ClassEstimator):
     """Gaussian-process classifier of ordered levels, such as grades: `VGPKMM` with `CumulativeLogit`.
 
     It has one latent function, and learns the thresholds. Levels are ordered as NumPy sorts them, numbers by
-    size; a level that does not occur in the training data is not known.
+    size and words by the alphabet, which a warning tells; a level that does not occur in the training data is
+    not known.
 
     Parameters
     ----------
@@ -66,9 +68,16 @@ class GPOrdinal(ClassEstimator):
 
 
 def _check_order(y: Any) -> None:
-    """Raise ``ValueError`` for ordered categories of pandas that NumPy would sort in another order."""
+    """Raise ``ValueError`` for ordered categories of pandas that NumPy would sort in another order.
+
+    Warn of words, whose order is seldom that of the alphabet.
+    """
     dtype: Any = getattr(y, "dtype", None)
     if not getattr(dtype, "ordered", False):
+        words = {each for each in np.ravel(np.asarray(y)).tolist() if isinstance(each, str)}
+        if len(words) > 2 and any(len(word) > 1 for word in words):
+            order = " < ".join(sorted(words))
+            warnings.warn(f"y holds words in the order {order}: give numbers if it is another", stacklevel=3)
         return
     used = [level for level in dtype.categories if (np.asarray(y) == level).any()]
     if used != sorted(used):

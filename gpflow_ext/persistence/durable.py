@@ -49,7 +49,7 @@ def sync_alone(path: Path) -> None:
 def check_target(path: Path) -> None:
     """Raise for a folder that cannot have versions: ``ValueError`` for a file, ``OSError`` if read-only."""
     if path.is_file() or (path / "saved_model.pb").exists():
-        raise ValueError(f"path must be the folder above the versions; {path} is a file or a single version")
+        raise ValueError(f"{path} is a file or a single version: name a folder above versions")
     there = next(above for above in (path, *path.absolute().parents) if above.exists())
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         raise OSError(f"no model can be exported to {path}: {there} is no folder that this user may write to")

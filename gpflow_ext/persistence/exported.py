@@ -74,6 +74,11 @@ class Exported:
         self._loaded = loaded
         self._signatures = loaded.signatures
 
+    def __repr__(self) -> str:
+        told = self.manifest
+        what = f"version {told['version']}, {told['task']}, {told['data']['D']} inputs"
+        return f"Exported({told['name']!r}, {what})"
+
     def predict(self, X: Any, exposure: Any = None) -> dict[str, Array]:
         """Predict y at inputs [N, D].
 

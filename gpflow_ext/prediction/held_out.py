@@ -72,7 +72,7 @@ def checked_weights(weights: ArrayLike, number: int) -> Floats:
 
 def _matrices(data: tuple[ArrayLike, ArrayLike]) -> tuple[NDArray[Any], NDArray[Any]]:
     if not isinstance(data, tuple | list) or len(data) != 2:
-        raise ValueError("data must be a pair (X, Y) of inputs [N, D] and targets [N, P].")
+        raise ValueError("data must be a pair (X, Y) of inputs [N, D] and targets [N, P], as split.test is.")
     dtype: type[np.floating[Any]] = gpflow.default_float()
     inputs, targets = (np.asarray(part, dtype) for part in data)
     if inputs.ndim != 2 or targets.ndim != 2 or len(inputs) != len(targets):

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .limits import ERRORS, Limits, RefusedError, shown
-from .raw_rows import RAW, RAW_COUNTS, read_raw
+from .raw_rows import RAW, RAW_COUNTS, misnamed, read_raw
 
 Array = npt.NDArray[Any]
 Signatures = Mapping[str, Any]
@@ -94,7 +94,11 @@ def read(body: bytes, signatures: Signatures, limits: Limits) -> Call:
     inputs, columnar = signatures[name]["inputs"], "inputs" in request
     if name in (RAW, RAW_COUNTS):
         return Call(name, read_raw(request, inputs, limits), columnar)
-    columns = (_columns if columnar else _rows_as_columns)(request, inputs, limits)
+    columns = (
+        _columns(request, inputs)
+        if columnar
+        else _rows_as_columns(request, inputs, limits, name == DEFAULT and RAW in signatures)
+    )
     arrays = {key: _array(key, columns[key], spec, limits) for key, spec in inputs.items()}
     lengths = {key: len(array) for key, array in arrays.items() if len(inputs[key]["shape"]) == 2}
     if len(set(lengths.values())) > 1:
@@ -102,13 +106,13 @@ def read(body: bytes, signatures: Signatures, limits: Limits) -> Call:
     return Call(name, arrays, columnar)
 
 
-def _columns(request: Mapping[str, Any], inputs: Mapping[str, Any], limits: Limits) -> Mapping[str, Any]:
+def _columns(request: Mapping[str, Any], inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     value = request["inputs"]
     return _named("inputs", value, inputs) if isinstance(value, dict) else _only("inputs", value, inputs)
 
 
 def _rows_as_columns(
-    request: Mapping[str, Any], inputs: Mapping[str, Any], limits: Limits
+    request: Mapping[str, Any], inputs: Mapping[str, Any], limits: Limits, with_raw: bool
 ) -> Mapping[str, Any]:
     rows = request["instances"]
     if any(len(spec["shape"]) == 1 for spec in inputs.values()):
@@ -117,8 +121,9 @@ def _rows_as_columns(
     if not isinstance(rows[0], dict):
         return _only("instances", rows, inputs)
     for i, row in enumerate(rows):
-        if not isinstance(row, dict) or row.keys() != inputs.keys():
-            raise RefusedError(422, f"row {i} must be an object with {', '.join(inputs)}")
+        if why := misnamed(row, inputs):
+            hint = f'; rows of the table go with "signature_name": "{RAW}"' if with_raw else ""
+            raise RefusedError(422, f"row {i} {why}{hint}")
     return {key: [row[key] for row in rows] for key in inputs}
 
 

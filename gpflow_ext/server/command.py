@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -85,6 +86,25 @@ def main(
     for path, kind in ((options.model, "exported model"), (options.key, "key")):
         if path is not None and not path.exists():  # said before TensorFlow is imported
             raise SystemExit(f"error: there is no {kind} at {path}")
+    with _bound(options.host, options.port) as listening:
+        _serve(options, listening, start)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Return a socket at an address, not listening yet: what is taken is said before a model loads."""
+    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((host, port))
+    except OSError as error:
+        found.close()
+        reason = error.strerror or error
+        raise SystemExit(f"error: {host}, port {port}: {reason}; choose another --port or --host") from error
+    return found
+
+
+def _serve(options: argparse.Namespace, listening: socket.socket, start: Callable[[], None]) -> None:
+    """Load the model, and serve it on a socket until the end."""
     try:
         start()
         import uvicorn
@@ -102,11 +122,9 @@ def main(
         raise SystemExit(f"error: {error}") from error
     print(f"{model.folder}: verified, warmed up in {model.seconds:.2f} seconds")
     host = f"[{options.host}]" if ":" in options.host else options.host
-    print(f"next:\n  {curl(model, f'http://{host}:{options.port}')}", flush=True)
+    print(f"next:\n  {curl(model, f'http://{host}:{listening.getsockname()[1]}')}", flush=True)
     config = uvicorn.Config(
         make_app(model, limits, options.threads),
-        host=options.host,
-        port=options.port,
         http=bounded(limits),
         ws="none",
         lifespan="off",
@@ -115,4 +133,4 @@ def main(
         server_header=False,
         timeout_graceful_shutdown=int(limits.seconds) + 1,
     )
-    uvicorn.Server(config).run()
+    uvicorn.Server(config).run(sockets=[listening])

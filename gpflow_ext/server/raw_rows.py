@@ -55,10 +55,20 @@ def read_raw(request: Mapping[str, Any], inputs: Mapping[str, Any], limits: Limi
     return found
 
 
+def misnamed(value: Any, names: Mapping[str, Any]) -> str:
+    """Return what is wrong with an object that must have some keys and no others; nothing if it has them."""
+    if isinstance(value, dict) and value.keys() == names.keys():
+        return ""
+    must = f"must be an object with {', '.join(names)}"
+    if not isinstance(value, dict):
+        return f"{must}; found {shown(value)}"
+    missing, unknown = sorted(names.keys() - value.keys()), sorted(value.keys() - names.keys())
+    return f"{must}; missing: {shown(missing)}; unknown: {shown(unknown)}"
+
+
 def _by_column(value: Any, inputs: Mapping[str, Any]) -> dict[str, list[Any]]:
-    if not isinstance(value, dict) or value.keys() != inputs.keys():
-        found = sorted(value) if isinstance(value, dict) else value
-        raise RefusedError(422, f"inputs must be an object of {', '.join(inputs)}; found {shown(found)}")
+    if why := misnamed(value, inputs):
+        raise RefusedError(422, f"inputs {why}")
     wrong = [f"{key} is not a list of cells" for key, column in value.items() if not isinstance(column, list)]
     if wrong:
         raise RefusedError(422, *wrong)
@@ -69,15 +79,14 @@ def _by_row(request: Mapping[str, Any], inputs: Mapping[str, Any], limits: Limit
     rows = request["instances"]
     if not isinstance(rows, list) or len(rows) > limits.rows:
         raise RefusedError(422, f"instances must be a list of 1 to {limits.rows} rows")
-    wrong = (i for i, row in enumerate(rows) if not isinstance(row, dict) or row.keys() != inputs.keys())
-    reasons = [f"row {i} must be an object with {', '.join(inputs)}" for i in itertools.islice(wrong, ERRORS)]
-    if reasons:
+    wrong = (f"row {i} {why}" for i, row in enumerate(rows) if (why := misnamed(row, inputs)))
+    if reasons := list(itertools.islice(wrong, ERRORS)):
         raise RefusedError(422, *reasons)
     return {key: [row[key] for row in rows] for key in inputs}
 
 
 def _array(name: str, cells: list[Any], is_text: bool) -> Array:
-    what, fits = ("text", _is_text) if is_text else ("a number", _is_number)
+    what, fits = ("text: write it as the table does", _is_text) if is_text else ("a number", _is_number)
     places = ((row, cell) for row, cell in enumerate(cells) if cell is not None and not fits(cell))
     wrong = [
         f"row {row}, {name}: {shown(cell)} is not {what}" for row, cell in itertools.islice(places, ERRORS)

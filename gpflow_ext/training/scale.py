@@ -83,12 +83,18 @@ def scale_failure(model: BayesianModel, data: Any = None) -> str | None:
     flat = all(failure == _FLAT for failure in found.values())
     for name, failure in found.items():
         if failure == _PRIOR or (failure == _FLAT and flat):
-            spread = np.ptp(X, axis=0).max()
-            fix = (
-                f"They spread over {spread:.2g}: standardise them, or start from length scales of that order."
-            )
-            return f"{name}: {failure}. {fix}"
+            fix = "start from length scales of that order"
+            aware = f"{fix}, unless they tell nothing of the targets"
+            fix = aware if _are_standardised(X) else f"standardise them, or {fix}"
+            return f"{name}: {failure}. They spread over {np.ptp(X, axis=0).max():.2g}: {fix}."
     return None
+
+
+def _are_standardised(X: Array) -> bool:
+    """Tell whether some rows look like those of inputs with mean zero and variance one."""
+    varies = np.ptp(X, axis=0) > 0.0
+    mean, deviation = X.mean(axis=0)[varies], X.std(axis=0)[varies]
+    return bool((np.abs(mean) < 0.5).all() and (np.abs(deviation - 1.0) < 0.5).all())
 
 
 def _centres(model: BayesianModel) -> bool:

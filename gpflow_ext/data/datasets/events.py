@@ -63,7 +63,7 @@ def count_events(table: Table, request: Request, known: Known) -> Raw:
         sha256=table.sha256,
         task="count",
         exposure=np.full(counts.size, size),
-        notes=(*found.notes, note),
+        notes=(*table.notes, *found.notes, note),
         columns=found.columns,
     )
 

@@ -18,7 +18,8 @@ from gpflow_ext.data.datasets.raw import Raw, Request, check_columns
 from gpflow_ext.data.datasets.targets import CLASSIFICATION
 from gpflow_ext.data.reading import cells, units
 from gpflow_ext.data.reading.cells import SPACE, Floats, is_missing
-from gpflow_ext.data.reading.dates import ORDERS
+from gpflow_ext.data.reading.clock import are_times
+from gpflow_ext.data.reading.dates import ORDERS, orders_of
 from gpflow_ext.data.reading.frames import as_frame, from_frame, is_frame, is_parquet, read_parquet
 from gpflow_ext.data.reading.inference import (
     DECIMAL,
@@ -27,6 +28,7 @@ from gpflow_ext.data.reading.inference import (
     Found,
     decimal_of,
     doubtful_point,
+    grouped_thousands,
     infer,
     mark_of_plain,
     numbers,
@@ -78,14 +80,13 @@ def _with_test(table: Table, source: Any) -> Table:
     if not (is_frame(source) or isinstance(source, str | os.PathLike)):
         raise ValueError(f"test= takes the path of a table or a data frame; got {source!r}.")
     second = read_table(source, least_rows=1)
-    if second.names != table.names:
-        what = (
-            f"test= has the columns {listed(second.names)}; {table.name} has {listed(table.names)}: "
-            "they must be the same, in the same order"
-        )
+    if lacking := [name for name in table.names if name not in second.names]:
+        what = f"test= lacks the columns {listed(lacking)} of {table.name}; it has {listed(second.names)}"
         raise TableError(second.name, [Problem(what)])
+    further = [name for name in second.names if name not in table.names]
+    notes = [f"columns of the test rows alone are left out: {listed(further)}"] if further else []
     digest = hashlib.sha256((table.sha256 + second.sha256).encode()).hexdigest()
-    return replace(table, second=second, sha256=digest)
+    return replace(table, second=second, sha256=digest, notes=(*table.notes, *notes))
 
 
 def _check_arguments(table: Table, request: Request) -> None:
@@ -146,6 +147,9 @@ def _assemble(
     if request.exposure is not None:
         notes.append(f"column {request.exposure} is the exposure of the counts: rates are predicted")
     target = targets[0]
+    are_classes = target in table.categories and _are_many(columns[0])
+    if are_classes and request.task is None:
+        notes.append(f"target {target!r} holds categories: the task is multiclass")
     return Raw(
         name=table.name,
         X=np.concatenate([np.empty((len(table), 0)), *found.values], axis=1),
@@ -154,7 +158,7 @@ def _assemble(
         target=", ".join(targets),
         source=f"{table.name}; licence as stated: {known.licence}",
         sha256=table.sha256,
-        task=known.targets.get(target),
+        task=known.targets.get(target) or ("multiclass" if are_classes else None),
         labels=known.labels if target == next(iter(known.targets), None) else None,
         order=table.levels.get(target),
         exposure=exposure.values[0][:, 0] if exposure.values else None,
@@ -162,10 +166,15 @@ def _assemble(
         weights=weights.values[0][:, 0] if weights.values else None,
         weights_name=_weights_column(request) or "weights",
         place=table.place,
-        notes=(*known.notes, *notes, *found.notes),
+        notes=(*known.notes, *table.notes, *notes, *found.notes),
         columns=found.columns,
         problems=tuple(problems),
     )
+
+
+def _are_many(values: NDArray[Any]) -> bool:
+    """Tell whether a target is more than two numbers, which are a regression unless they are categories."""
+    return values.dtype != object and len(np.unique(values[~np.isnan(values)])) > 2
 
 
 def _target(table: Table, name: str, request: Request) -> tuple[NDArray[Any], list[Problem], list[str]]:
@@ -192,11 +201,18 @@ def _target(table: Table, name: str, request: Request) -> tuple[NDArray[Any], li
         note = f"target {name} was read as numbers {MARKS[readings[0]]}"
         return cells.numbers(words, readings[0])[0][:, None], [], [*about, note]
     problems = []
+    if order is None and request.task not in CLASSIFICATION and (orders_of(words) or are_times(words)):
+        what = f"target {name!r} holds dates or times, such as {words[0]!r}, which no model predicts"
+        advice = "give the days or hours since a first one as numbers"
+        problems.append(Problem(what, name, advice=advice))
     some_are_numbers = bool(np.isfinite(values).any())
     if readings:
         seen = words[others[0]]
         what = f"target {name!r}: the comma of {seen!r} may stand before decimals or between thousands"
         problems.append(Problem(what, name, remedies=DECIMAL))
+    elif order is None and request.task not in CLASSIFICATION and (row := cells.grouped(words)) is not None:
+        remedies = (Remedy("task", "multiclass"),)
+        problems.append(grouped_thousands(name, words, table, row, remedies))
     elif order is None and some_are_numbers and request.task not in CLASSIFICATION:
         what = (
             f"{table.place(others[0])}, target {name!r}: {words[others[0]]!r} is not a number, as other "

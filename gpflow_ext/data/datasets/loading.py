@@ -110,7 +110,7 @@ def load(
         `likelihoods.Weighted`) and for scores; rows of weight 0 are left out. Scales and means of inputs are
         weighted; the split is not.
     test
-        Table of the test rows, with the columns of the first.
+        Table of the test rows, with the columns of the first in any order.
     dtype
         Floating type of the arrays; None is ``gpflow.default_float()``.
     data_dir

@@ -20,7 +20,7 @@ from gpflow_ext.data.datasets.raw import WHERE_FILES_ARE, Raw, Request, without
 from gpflow_ext.data.reading.frames import PARQUET, as_frame, is_frame
 from gpflow_ext.data.reading.text import SUFFIXES
 
-_NOT_READ = (".xlsx", ".xls", ".ods", ".json", ".jsonl", ".feather", ".arrow", ".dta", ".pkl")
+_NOT_READ = (".xlsx", ".xls", ".ods", ".json", ".jsonl", ".feather", ".arrow", ".dta", ".pkl", ".zip", ".zst")
 _OF_THE_USER = Known({}, "not stated (of the user)")
 
 

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 SPACE = " \t\n\v\f\r"  # TensorFlow strips these
-MISSING = r"(?i)(?:\?|na|n/a|nan|null)?"  # of a stripped cell; a pattern of Python and of RE2 alike
+MISSING = r"(?i)(?:\?|na|#?n/a|nan|null)?"  # of a stripped cell; a pattern of Python and of RE2 alike
 _WHOLE = 1e15  # beyond, whole numbers are written as floats
-_MISSING = frozenset(("", "?", "na", "n/a", "nan", "null"))
+_MISSING = frozenset(("", "?", "na", "n/a", "#n/a", "nan", "null"))
 _THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")  # 1,234.5: commas between thousands
 _POINTS = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:\.[0-9]{3})+")  # 1.234: it may be a thousand, and 0.123 not
+_GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:[ \u00a0\u202f'\u2019][0-9]{3})+(?:[.,][0-9]+)?")  # 1 234.5
 _COMMA = re.compile(r"[+-]?(?:[0-9]{1,3}(?:\.[0-9]{3})+|[0-9]+)?(?:,[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 
 
@@ -100,6 +101,14 @@ def may_be_thousands(cells: Sequence[str]) -> bool:
     """Tell whether there are points in cells that are numbers, each of which may stand between thousands."""
     pointed = [cell.strip(SPACE) for cell in cells if "." in cell]
     return bool(pointed) and all(map(_POINTS.fullmatch, pointed))
+
+
+def grouped(cells: Sequence[str]) -> int | None:
+    """Return a row with a space or an apostrophe between thousands, where all cells are otherwise numbers."""
+    found = [row for row, cell in enumerate(cells) if _GROUPED.fullmatch(cell.strip(SPACE))]
+    others = [cells[row] for row in {*range(len(cells))}.difference(found)]
+    plain = all(is_missing(cell) or is_number(cell) or is_number(cell, ",") for cell in others)
+    return found[0] if found and plain else None
 
 
 def text_of(value: Any) -> str:

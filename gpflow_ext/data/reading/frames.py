@@ -15,7 +15,7 @@ import numpy as np
 from gpflow_ext.data.reading.cells import text_of
 from gpflow_ext.data.reading.dates import is_date, written
 from gpflow_ext.data.reading.problems import Problem, TableError, drop
-from gpflow_ext.data.reading.table import Cells, Table, check_names
+from gpflow_ext.data.reading.table import Cells, Table, beside, check_names
 from gpflow_ext.data.reading.text import read_bytes
 
 PARQUET = (".parquet", ".pq")
@@ -93,13 +93,14 @@ def from_frame(frame: Any, name: str = "frame", sha256: str | None = None, least
         numbers, text, dates or categories.
     """
     names = [text_of(column) for column in frame.columns]
-    problems = check_names(names)
+    problems: list[Problem] = []
     if not names or len(frame) < least_rows:
         problems.append(
             Problem(f"it has {len(frame)} rows and {len(names)} columns; it needs at least {least_rows} rows")
         )
     columns: list[Cells] = []
     levels: dict[str, tuple[str, ...]] = {}
+    categories = set()
     for number, column in enumerate(names):
         series = frame.iloc[:, number]
         cells, wrong = _cells(series)
@@ -108,12 +109,19 @@ def from_frame(frame: Any, name: str = "frame", sha256: str | None = None, least
             seen = type(series.iloc[wrong[0]]).__name__
             what = f"column {column!r} is neither number, text nor date (a {seen} in row {wrong[0] + 1})"
             problems.append(Problem(what, column, tuple(wrong), (drop(column),)))
-        if getattr(series.dtype, "ordered", None) and not any(map(is_date, series.dtype.categories)):
-            levels[column] = tuple(map(text_of, series.dtype.categories))
+        ordered = getattr(series.dtype, "ordered", None)  # of categories alone
+        if ordered is not None and not any(map(is_date, series.dtype.categories)):
+            if ordered:
+                levels[column] = tuple(map(text_of, series.dtype.categories))
+            else:
+                categories.add(column)
+    aside = beside(names, columns)
+    problems = [*check_names(names, aside), *problems]
     if problems:
         raise TableError(name, problems)
     digest = sha256 or _sha256(names, columns)
-    return Table(name, tuple(names), tuple(columns), digest, levels=levels)
+    found = Table(name, tuple(names), tuple(columns), digest, levels=levels, categories=frozenset(categories))
+    return found.without(aside)
 
 
 def _cells(series: Any) -> tuple[Cells, list[int]]:

@@ -114,6 +114,15 @@ def doubtful_point(name: str, column: Sequence[str], table: Table) -> Problem:
     return Problem(what, name, (row,), DECIMAL)
 
 
+def grouped_thousands(
+    name: str, column: Sequence[str], table: Table, row: int, remedies: tuple[Remedy, ...]
+) -> Problem:
+    """Return the problem of numbers that are read as words because of what stands between their thousands."""
+    place, cell = table.place(row), column[row]
+    what = f"{place}, column {name!r}: {cell!r} has a mark between thousands that is no comma or point"
+    return Problem(what, name, (row,), remedies, "write the numbers without")
+
+
 class _One:
     """One column under inspection."""
 
@@ -136,6 +145,8 @@ class _One:
             return self._plain(column)
         if name in self._table.levels:
             return self._ordinal(column, self._table.levels[name])
+        if name in self._table.categories:
+            return self._one_hot(column, asked=False)
         return self._of_text(column)
 
     def _of_text(self, column: Sequence[str]) -> tuple[Column, Floats] | None:
@@ -168,6 +179,10 @@ class _One:
         missing = sum(map(is_missing, column))
         if len(others) + missing < len(column):
             self.problems += numbers(self.name, column, self._table)[1]
+            return None
+        if (row := cells.grouped(column)) is not None:
+            remedies = (drop(self.name), Remedy("one_hot", [self.name]))
+            self.problems.append(grouped_thousands(self.name, column, self._table, row, remedies))
             return None
         return self._one_hot(column, asked=False)
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpflow_ext.data.reading.cells import text_of
+from gpflow_ext.data.reading.cells import is_missing, numbers, text_of
 from gpflow_ext.data.reading.problems import Problem
 
 Place = Callable[[int], str]  # says where a row is found in its source
 Cells = Sequence[str] | NDArray[np.float64]
+_INDEX = ("", "Unnamed: 0")  # names that pandas and R write for row numbers, and that pandas reads there
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +33,8 @@ class Table:
         The line of the file on which each row ends; None where rows have no lines.
     levels
         Levels in order, of columns whose source tells it.
+    categories
+        Columns of which the source tells that they are levels without an order.
     notes
         What reading has assumed or changed.
     comma_likely
@@ -46,6 +49,7 @@ class Table:
     sha256: str
     lines: tuple[int, ...] | None = None
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    categories: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
     comma_likely: bool = False
     second: Table | None = None
@@ -68,6 +72,16 @@ class Table:
             return np.concatenate([own, other])
         return [*text(own), *text(other)]
 
+    def without(self, aside: Mapping[int, str]) -> Table:
+        """Return the table without the columns at some places, and with the notes that they have there."""
+        kept = [place for place in range(len(self.names)) if place not in aside]
+        return replace(
+            self,
+            names=tuple(self.names[place] for place in kept),
+            columns=tuple(self.columns[place] for place in kept),
+            notes=(*self.notes, *aside.values()),
+        )
+
     def place(self, row: int) -> str:
         """Say where a row stands: a line of its file, or a row, counted from 1."""
         if self.second is not None and row >= self.own_rows:
@@ -80,11 +94,32 @@ def text(cells: Cells) -> Sequence[str]:
     return [text_of(value) for value in cells] if isinstance(cells, np.ndarray) else cells
 
 
-def check_names(names: Sequence[Any]) -> list[Problem]:
-    """Return what is wrong with the names of columns."""
+def beside(names: Sequence[str], columns: Sequence[Cells]) -> dict[int, str]:
+    """Return the places of columns that are no part of a table, with a note on each.
+
+    These are a first column without a name, with a whole number of its own in each row, as pandas and R
+    number rows in a file; and columns with neither name nor cells, as spreadsheets write.
+    """
+    found = {}
+    for place, (name, cells) in enumerate(zip(names, columns, strict=True)):
+        if place == 0 and name in _INDEX and _are_row_numbers(cells):
+            found[place] = "the first column numbers the rows and has no name: it is left out"
+        elif not name and all(map(is_missing, text(cells))):
+            found[place] = f"column {place + 1} has neither name nor cells: it is left out"
+    return found
+
+
+def _are_row_numbers(cells: Cells) -> bool:
+    values, others = (cells, []) if isinstance(cells, np.ndarray) else numbers(cells)
+    whole = not others and bool(np.all((values >= 0.0) & (values == np.round(values))))
+    return whole and len(np.unique(values)) == len(values)
+
+
+def check_names(names: Sequence[Any], aside: Container[int] = ()) -> list[Problem]:
+    """Return what is wrong with the names of columns, those at some places left aside."""
     problems = []
     for number, name in enumerate(names):
-        if not isinstance(name, str) or not name:
+        if number not in aside and (not isinstance(name, str) or not name):
             problems.append(
                 Problem(
                     f"column {number + 1} has no name in the header",

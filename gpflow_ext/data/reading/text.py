@@ -19,7 +19,7 @@ from pathlib import Path
 
 from gpflow_ext.data.reading.cells import is_missing, is_number
 from gpflow_ext.data.reading.problems import LISTED, Problem, TableError, listed
-from gpflow_ext.data.reading.table import Table, check_names
+from gpflow_ext.data.reading.table import Table, beside, check_names
 
 _SEPARATORS = ",;\t|"
 _LOOKED_AT = 20  # rows, to find the separator
@@ -74,16 +74,18 @@ def read_text(path: Path, least_rows: int = 2) -> Table:
     if re.fullmatch("(?i)sep=.?", names[0]):
         what = f"its first line, {names[0]}, tells Excel the separator and is no header"
         raise TableError(str(path), [Problem(what, advice="take that line out")])
-    problems = _header_problems(names) or check_names(names)
+    ragged = _ragged(rows, lines, len(names))
+    columns = () if ragged else tuple(zip(*rows[1:], strict=True))
+    aside = beside(names, columns) if columns else {}
+    problems = _header_problems(names) or check_names(names, aside)
     if len(rows) <= least_rows:
         problems.append(
             Problem(f"it has {len(rows) - 1} data rows below its header; it needs at least {least_rows}")
         )
-    problems += _ragged(rows, lines, len(names))
-    if problems:
-        raise TableError(str(path), problems)
-    columns = tuple(zip(*rows[1:], strict=True))
-    return Table(path.name, tuple(names), columns, digest, tuple(lines[1:]), comma_likely=separator == ";")
+    if problems or ragged:
+        raise TableError(str(path), [*problems, *ragged])
+    found = Table(path.name, tuple(names), columns, digest, tuple(lines[1:]), comma_likely=separator == ";")
+    return found.without(aside)
 
 
 def separator_of(lines: Iterable[str]) -> str:
