@@ -23,6 +23,7 @@ from test_tables import ASKED, MESSY
 import gpflow_ext as gpx
 from gpflow_ext.data.reading.treatment import Column, Treatment
 from gpflow_ext.persistence import raw_rows
+from gpflow_ext.persistence.card import model_card
 from gpflow_ext.persistence.verify import sealed
 from gpflow_ext.server.raw_rows import example_row
 
@@ -102,6 +103,21 @@ def test_the_card_tells_what_a_row_holds(case):
         in card
     )
     assert "- `predict_raw`: " in card
+
+
+def test_no_cell_ends_a_row_of_the_card(case):
+    """Not a bar nor a line break in a unit, a level, a label, a metric or the source of the data."""
+    manifest = json.loads((case[2] / "manifest.json").read_text(encoding="utf-8"))
+    odd = "a|b\r\nc\\"
+    one = {"name": odd, "kind": "one-hot", "levels": [odd, "x"], "unit": odd}
+    changed = {
+        **manifest, "columns": [one, {**one, "levels": []}], "labels": [odd], "metrics": {odd: 1.0},
+        "data": manifest["data"] | {"source": odd},
+    }  # fmt: skip
+    lines = model_card(changed).split("\n")
+    bars = [len(re.findall(r"(?:\\.|[^|\\])*\|", line)) for line in lines if line.startswith("|")]
+    assert bars == [3] * 12 + [4] * 3
+    assert sum("a\\|b c\\\\" in line for line in lines) == 4
 
 
 def test_what_training_has_not_seen_is_treated_alike(case, served):
