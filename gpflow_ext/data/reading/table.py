@@ -1,4 +1,4 @@
-"""A table as it was found: columns of text or of numbers, and where each row stands."""
+"""A table as it was found: columns of text or of numbers, how these are written, and where rows stand."""
 
 from __future__ import annotations
 
