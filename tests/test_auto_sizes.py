@@ -186,6 +186,7 @@ def test_what_many_points_are_best_for_is_trained_on_all_rows(compared: Any) -> 
     assert compared(nlpds, seconds, 45.0 + 2.0 * 4.9)[0] == [dense, points]
     tried, comparison = compared(nlpds, seconds, 45.0 + 2.0 * 5.1)
     assert tried == [dense, points, "trained"]
+    assert comparison.best == "a"
     assert comparison.ranked()["a"].rows == 7200
     assert comparison.found["a"]._rows == 9000
     assert set(comparison.found) == set(comparison.scores) == {"linear", "a"}

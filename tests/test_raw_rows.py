@@ -21,10 +21,12 @@ from hostile import Edited, into_function
 from test_tables import ASKED, MESSY
 
 import gpflow_ext as gpx
+from gpflow_ext.data.reading import cells
 from gpflow_ext.data.reading.treatment import Column, Treatment
 from gpflow_ext.persistence import raw_rows
+from gpflow_ext.persistence.card import model_card
 from gpflow_ext.persistence.verify import sealed
-from gpflow_ext.server.raw_rows import example_row
+from gpflow_ext.server.raw_rows import example_row, unseen
 
 # The names are such as tables have, and TensorFlow has not.
 TEXT = MESSY.replace("price;when;", "Unit price;Größe;").replace(";gap;", ";class;")
@@ -102,6 +104,21 @@ def test_the_card_tells_what_a_row_holds(case):
         in card
     )
     assert "- `predict_raw`: " in card
+
+
+def test_no_cell_ends_a_row_of_the_card(case):
+    """Not a bar nor a line break in a unit, a level, a label, a metric or the source of the data."""
+    manifest = json.loads((case[2] / "manifest.json").read_text(encoding="utf-8"))
+    odd = "a|b\r\nc\\"
+    one = {"name": odd, "kind": "one-hot", "levels": [odd, "x"], "unit": odd}
+    changed = {
+        **manifest, "columns": [one, {**one, "levels": []}], "labels": [odd], "metrics": {odd: 1.0},
+        "data": manifest["data"] | {"source": odd},
+    }  # fmt: skip
+    lines = model_card(changed).split("\n")
+    bars = [len(re.findall(r"(?:\\.|[^|\\])*\|", line)) for line in lines if line.startswith("|")]
+    assert bars == [3] * 12 + [4] * 3
+    assert sum("a\\|b c\\\\" in line for line in lines) == 4
 
 
 def test_what_training_has_not_seen_is_treated_alike(case, served):
@@ -382,6 +399,28 @@ def test_the_server_takes_raw_rows(client, served, frame):
     assert set(body["instances"][0]) == set(TENSORS.values())
     assert "Unit price (Unit_price)" in page
     assert "predict_raw" in page
+
+
+def test_the_server_names_words_that_training_has_not_seen(client, served):
+    """They are predicted as none of the known ones, and the answer was like that of any other row."""
+    row = {TENSORS[name]: cell for name, cell in {**ROW, "Unit price": 3.5}.items()}
+    colours = " green", "red", "N/A", None, "x" * 300
+    body = {"signature_name": "predict_raw", "instances": [{**row, "colour": each} for each in colours]}
+    answer = client.post("/v1/models/model:predict", json=body).json()
+    assert answer["unseen"] == {"colour": ["green", "x" * 200]}
+    expected = served.predict_raw([{**ROW, "colour": each} for each in colours])["mean"]
+    np.testing.assert_array_equal([each["mean"] for each in answer["predictions"]], expected)
+    columns = {key: [cell, cell] for key, cell in row.items()}
+    by_column = {"signature_name": "predict_raw", "inputs": columns | {"colour": ["red", "green"]}}
+    assert client.post("/v1/models/model:predict", json=by_column).json()["unseen"] == {"colour": ["green"]}
+    one = {**ROW, "Unit price": 3.5, "colour": "green"}
+    answer = client.post("/predict", json=one).json()
+    assert (answer["unseen"], answer["is_finite"]) == ({"colour": ["green"]}, True)
+    assert "unseen" not in client.post("/predict", json=one | {"colour": "blue"}).json()
+    assert "unseen" in html.unescape(client.get("/").text)
+    column = {"kind": "one-hot", "name": "a", "tensor": "a", "levels": ["x"]}
+    for mark in ("", "?", "NA", "n/a", " nan\v", "Null", "-", "none"):  # the server has its own list of these
+        assert (unseen([column], {"a": [mark]}) == {}) == cells.is_missing(mark)
 
 
 def test_the_server_refuses_other_rows(client):

@@ -99,6 +99,14 @@ def test_reduction_at_the_training_inputs_returns_the_marginals(rng: np.random.G
     assert (np.triu(root, 1) == 0.0).all()
 
 
+@pytest.mark.parametrize("kind", ["dense", "projection"])
+def test_reduction_is_what_the_factor_solves(kind: str, rng: np.random.Generator) -> None:
+    prior, prec = _prior(kind, rng)[0], _sites(kind, rng).prec
+    factor = prior.factorise(prec)
+    columns = [factor.solve(prec * e[:, None]).alpha for e in np.eye(N)]
+    np.testing.assert_allclose(factor.reduction(), np.transpose(columns, [2, 1, 0]), rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("strong", [1e3, 1e6])
 def test_weights_keep_their_digits_where_sites_are_precise(strong: float, rng: np.random.Generator) -> None:
     """In single precision against double, with sites of all strengths; b less ΛΣα would leave none of them."""

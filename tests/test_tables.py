@@ -20,7 +20,7 @@ import pytest
 from problems import raw_parts
 
 from gpflow_ext.data.datasets import TableError, load
-from gpflow_ext.data.reading import cells, dates
+from gpflow_ext.data.reading import cells, dates, units
 from gpflow_ext.data.reading.text import read_text
 from gpflow_ext.data.reading.treatment import Treatment
 
@@ -223,6 +223,16 @@ def test_a_comma_that_could_be_either_is_refused_unless_the_table_shows_it(write
     targets = write("x,y\n" + "".join(f'{y},"{a}"\n' for a, _, y in rows), "targets.csv")
     assert "may stand before" in problems(targets).problems[0].what
     np.testing.assert_array_equal(whole(targets, decimal=".")[1][:, 0], [1234.0, 2345.0, 3456.0])
+
+
+def test_columns_in_doubt_are_read_once(write, monkeypatch):
+    """Numbers with commas and a unit, which stood open in all columns, were stripped anew for each of them."""
+    calls, unit = [], units._unit
+    monkeypatch.setattr(units, "_unit", lambda cell: calls.append(cell) or unit(cell))
+    lines = "".join(";".join([f"{n},{234 + n} kg"] * 8) + f";{n}\n" for n in range(1, 6))
+    X, _, _ = whole(write("a;b;c;d;e;f;g;h;y\n" + lines))
+    np.testing.assert_allclose(X[:, 7], [1.235, 2.236, 3.237, 4.238, 5.239])
+    assert len(calls) <= 2 * 6 * 9  # of five rows and a look at the first, for the table and for its column
 
 
 def test_points_and_commas_before_decimals_do_not_go_together(write):

@@ -181,11 +181,6 @@ class Compiled(Apart):
         arguments = tf.nest.map_structure(tf.convert_to_tensor, arguments)
         return self._entry(method, arguments, self._present()).is_pure
 
-    def specification(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the shapes and dtypes of what a call returns, unknown where rows are left open."""
-        arguments = tf.nest.map_structure(tf.convert_to_tensor, arguments)
-        return self._entry(method, arguments, self._present()).outputs
-
     def _entry(self, method: Any, arguments: tuple[Any, ...], data: Sequence[tf.Tensor]) -> Entry:
         """Return the compiled function for arguments and data of these shapes, found or made."""
         given = tuple((part.dtype, tuple(part.shape)) for part in (*tf.nest.flatten(arguments), *data))

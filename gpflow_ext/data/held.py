@@ -16,7 +16,18 @@ from gpflow_ext.data import checks
 Array = npt.NDArray[Any]
 
 
-class HoldsData:
+class KeepsData:
+    """Mixin of models whose data may be variables, which are never trained, whatever ``trainable`` says."""
+
+    @property
+    def trainable_variables(self) -> tuple[tf.Variable, ...]:
+        """All trainable variables but those of the data."""
+        found: Sequence[tf.Variable] = super().trainable_variables  # type: ignore[misc]
+        data = {id(part) for part in vars(self).get("data") or ()}
+        return tuple(variable for variable in found if id(variable) not in data)
+
+
+class HoldsData(KeepsData):
     """Mixin, to be the first base, of models that hold data (X [N, D], Y [N, P]) and their Gaussian sites.
 
     As in GPflow, a ``tf.Variable`` is kept as it is: the model uses its current values whenever it is called,
@@ -48,13 +59,6 @@ class HoldsData:
     def follows(self) -> bool:
         """Whether the data are in variables."""
         return any(isinstance(part, tf.Variable) for part in vars(self).get("data") or ())
-
-    @property
-    def trainable_variables(self) -> tuple[tf.Variable, ...]:
-        """All trainable variables but those of the data."""
-        found: Sequence[tf.Variable] = super().trainable_variables  # type: ignore[misc]
-        data = {id(part) for part in vars(self).get("data") or ()}
-        return tuple(variable for variable in found if id(variable) not in data)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """Return a copy whose variables have the open shapes of these; TensorFlow's own would close them."""

@@ -8,12 +8,11 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.compiled import Compiled
 from gpflow_ext.ep import engine, factors, moment_matching
 from gpflow_ext.ep.factors import FactoredModel
 from gpflow_ext.sites import Seen, Sites
 from gpflow_ext.training.loop import resolve_jit
-from gpflow_ext.training.solver import Evaluation
+from gpflow_ext.training.solver import Settled
 
 NEAR, ENOUGH = 0.01, 50  # a violation after so many sweeps, from which no fixed point is in sight
 
@@ -136,7 +135,7 @@ def is_near(violation: tf.Tensor, steps: int | tf.Tensor) -> tf.Tensor:
     return (violation <= NEAR) | (steps < ENOUGH)
 
 
-class Optimum(tf.Module):
+class Optimum(Settled):
     """log Z at the fixed point of the sites, as L-BFGS sees it; see `SiteSolver`.
 
     Parameters
@@ -158,20 +157,6 @@ class Optimum(tf.Module):
         damping: float | None,
         jit_compile: bool | None,
     ) -> None:
-        super().__init__()
         engine.check_damping(damping)
-        self.settling, self.jit_compile = Evidence(target, variables, damping), resolve_jit(jit_compile)
-        self._compiled = Compiled(self.settling, self.jit_compile)
-        self._dtype = target.sites.nat1.dtype
-
-    @property
-    def state(self) -> list[tf.Variable]:
-        """See `SiteSolver`: it starts from the model's sites."""
-        return []
-
-    def evaluate(self, max_steps: int, tolerance: float) -> Evaluation:
-        """See `SiteSolver`."""
-        bounds = tf.constant(max_steps), tf.constant(tolerance, self._dtype)
-        outcome, gradient = self._compiled(self.settling.evaluate, *bounds)
-        objective, violation = outcome.numpy().tolist()
-        return Evaluation(objective, violation, gradient)
+        evidence = Evidence(target, variables, damping)
+        super().__init__(evidence, target.sites.nat1.dtype, resolve_jit(jit_compile))

@@ -105,7 +105,7 @@ def extend(comparison: Comparison, data: rungs.Data, ends: float, seed: int) -> 
     if chosen is not None and chosen.num_inducing and few.rows < len(parts[0].train) and left > least:
         like_all_rows([learnt], data.X, data.Y)
         comparison.try_(best, learnt, data, parts, left / len(parts), seed)
-        if next(iter(comparison.ranked())) == best:  # the same kernel twice is of no use to an average
+        if comparison.best == best:  # the same kernel twice is of no use to an average
             del comparison.found[name], comparison.scores[name]
 
 
@@ -146,7 +146,7 @@ def _tried(
             comparison.add(name, new, score)
         else:
             given_up.add(dense)
-        if problem.batches and next(iter(comparison.ranked())) != name:  # minibatches are better
+        if problem.batches and comparison.best != name:  # minibatches are better
             break
     return tried[0][1] if tried else 0.0
 

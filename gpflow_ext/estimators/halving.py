@@ -37,6 +37,11 @@ class Comparison(NamedTuple):
     scores: dict[str, list[rungs.Score]]
     held: rungs.Rows
 
+    @property
+    def best(self) -> str:
+        """The name of the candidate that is ranked first."""
+        return next(iter(self.ranked()))
+
     def ranked(self) -> dict[str, rungs.Score]:
         """Return the best score of each candidate, the lowest NLPD first.
 

@@ -45,13 +45,15 @@ def extend(comparison: Comparison, data: rungs.Data, ends: float, seed: int) -> 
     parts = rungs.whole(data.Y, seed)
     if more_rows_first(comparison, data):
         conditioning.extend(comparison, data, ends, seed)
-        _, score = next(iter(comparison.ranked().items()))
+        score = comparison.ranked()[comparison.best]
         first = _on_minibatches(comparison, data, parts, ends - score.seconds, seed, 0)
     else:
         first = _on_minibatches(comparison, data, parts, ends, seed, 1)
-        best, score = next(iter(comparison.ranked().items()))
-        conditioning.extend(comparison, data, ends - (score.first_call if best in first else 0.0), seed)
-    best, score = next(iter(comparison.ranked().items()))
+        best = comparison.best
+        left = ends - (comparison.ranked()[best].first_call if best in first else 0.0)
+        conditioning.extend(comparison, data, left, seed)
+    best = comparison.best
+    score = comparison.ranked()[best]
     seconds = _SECOND * (ends - time.perf_counter()) / len(parts)
     if best in first and seconds > _foreseen(score, len(parts[0].train)):
         new = with_points(comparison.found[best], _MORE * ladder.POINTS)
@@ -61,7 +63,7 @@ def extend(comparison: Comparison, data: rungs.Data, ends: float, seed: int) -> 
 
 def more_rows_first(comparison: Comparison, data: rungs.Data) -> bool:
     """Tell whether the noise is Gaussian: a posterior of more rows is then one solution of equations."""
-    best = comparison.found[next(iter(comparison.ranked()))]
+    best = comparison.found[comparison.best]
     return isinstance(innermost(best.problem_of(*data).likelihood), Gaussian)
 
 

@@ -21,7 +21,7 @@ from gpflow_ext.gprn.tensor import TensorPosterior
 from gpflow_ext.sites import latent
 
 
-class FollowsVariables:
+class FollowsVariables(held.KeepsData):
     """Mixin of networks whose data may be in variables.
 
     The model uses the current values of the variables whenever it is called; graphs do too, for the number of
@@ -51,13 +51,6 @@ class FollowsVariables:
             return part
         rows = self.num_rows if part.shape[0] is None else part.shape[0]
         return tf.ensure_shape(part.read_value(), [rows, *part.shape[1:]])
-
-    @property
-    def trainable_variables(self) -> tuple[tf.Variable, ...]:
-        """All trainable variables but those of the data."""
-        found: Sequence[tf.Variable] = super().trainable_variables  # type: ignore[misc]
-        data = {id(part) for part in vars(self).get("data") or ()}
-        return tuple(variable for variable in found if id(variable) not in data)
 
     def follow_data(self) -> None:
         """Bring the posterior to the number of rows that variables have now; not in graphs.

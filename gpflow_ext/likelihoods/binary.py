@@ -14,6 +14,7 @@ from gpflow.base import MeanAndVariance, Parameter, TensorType
 from gpflow.likelihoods import ScalarLikelihood
 
 from gpflow_ext.data.checks import check_not_one_hot
+from gpflow_ext.likelihoods.classes import check_one_column
 from gpflow_ext.likelihoods.label_noise import bound_beside, is_noisy, levels, log_mixture, wrong_share
 from gpflow_ext.numerics.bounds import LLPBound, check_llp_bound, expected_log_sigmoid
 from gpflow_ext.numerics.logistic import expected_llp
@@ -126,11 +127,7 @@ class BinaryLikelihood(ScalarLikelihood, abc.ABC):
         Probabilities strictly between 0 and 1, shape [..., 2], each accurate in its own tail.
         """
         Fmu, Fvar = as_tensor(Fmu), as_tensor(Fvar)
-        if Fmu.shape[-1] != 1:
-            raise ValueError(
-                f"Fmu must have one column, the latent function of the two classes; found shape {Fmu.shape}: "
-                "pass the columns one by one"
-            )
+        check_one_column(Fmu, "two classes")
         return tf.concat(self._probabilities(Fmu, Fvar), axis=-1)
 
     def _probabilities(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -1,9 +1,18 @@
-"""Class probabilities of the likelihoods that are classifiers."""
+"""Class probabilities of the likelihoods that are classifiers, and a check of the moments they are given."""
 
 from __future__ import annotations
 
 import gpflow
 import tensorflow as tf
+
+
+def check_one_column(Fmu: tf.Tensor, of: str) -> None:
+    """Raise ``ValueError`` unless means [..., 1] are of one latent function, that ``of`` something."""
+    if Fmu.shape[-1] != 1:
+        raise ValueError(
+            f"Fmu must have one column, the latent function of the {of}; found shape {Fmu.shape}: "
+            "pass the columns one by one"
+        )
 
 
 def class_probabilities(

@@ -17,6 +17,7 @@ from gpflow.likelihoods import ScalarLikelihood
 from gpflow.utilities import positive
 
 from gpflow_ext.data.checks import check_class_numbers, check_whole
+from gpflow_ext.likelihoods.classes import check_one_column
 from gpflow_ext.numerics.bounds import LLPBound, check_llp_bound, expected_log_sigmoid
 from gpflow_ext.numerics.integrals import Window, log_expectation, positive_variance
 from gpflow_ext.numerics.special import Elementwise, as_tensor, broadcast, log_expected_sigmoid
@@ -104,11 +105,7 @@ class CumulativeLogit(ScalarLikelihood):
         Probabilities, shape [..., K], each accurate in its own tail, to about 10 digits in float64.
         """
         Fmu, Fvar = as_tensor(Fmu), as_tensor(Fvar)
-        if Fmu.shape[-1] != 1:
-            raise ValueError(
-                f"Fmu must have one column, the latent function of the levels; found shape {Fmu.shape}: "
-                "pass the columns one by one"
-            )
+        check_one_column(Fmu, "levels")
         return tf.exp(self._log_probabilities(Fmu, Fvar)[..., 0, :])
 
     def _log_probabilities(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tf.Tensor:

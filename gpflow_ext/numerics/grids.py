@@ -150,13 +150,13 @@ class Structure(NamedTuple):
 
     def gram(self, kernel: Kernel, stack: Stack) -> tf.Tensor:
         """Return K_uu as a matrix, for inputs that are not a grid, [C or 1, M, M]. O(CM²)."""
-        grams = [_jittered(gram) for gram in self._between(kernel, stack, self.inducing_axes)]
+        grams = [linalg.jittered(gram) for gram in self._between(kernel, stack, self.inducing_axes)]
         full = functools.reduce(_product, grams)
         return _scale(kernel, stack)[:, None, None] * full
 
     def project(self, kernel: Kernel, stack: Stack) -> Kronecker:
         """Return A between the grids. O(C ∑_d (M_d³ + M_d²N_d))."""
-        grams = [_jittered(gram) for gram in self._between(kernel, stack, self.inducing_axes)]
+        grams = [linalg.jittered(gram) for gram in self._between(kernel, stack, self.inducing_axes)]
         crosses = self._between(kernel, stack, self.axes)
         factors = tuple(
             linalg.whiten(gram, tf.linalg.cholesky(tf.stop_gradient(gram)), cross)
@@ -176,14 +176,14 @@ class Structure(NamedTuple):
         roots = self._inverse_roots(kernel, stack)
         grams = self._between(kernel, stack, self.inducing_axes)
         factors = tuple(
-            tf.matmul(root, tf.linalg.cholesky(_jittered(gram)))
+            tf.matmul(root, tf.linalg.cholesky(linalg.jittered(gram)))
             for root, gram in zip(roots, grams, strict=True)
         )
         return Kronecker(factors, tf.ones([1], factors[0].dtype))
 
     def _inverse_roots(self, kernel: Kernel, stack: Stack) -> list[tf.Tensor]:
         grams = self._between(kernel, stack, self.inducing_axes)
-        return [linalg.inverse_root(_jittered(gram)) for gram in grams]
+        return [linalg.inverse_root(linalg.jittered(gram)) for gram in grams]
 
     def _between(self, kernel: Kernel, stack: Stack, axes: Sequence[Array]) -> list[tf.Tensor]:
         """Return k_d(Z_d, axes_d) for each d, [C or 1, M_d, ·]."""
@@ -259,10 +259,6 @@ def _scale(kernel: Kernel, stack: Stack) -> tf.Tensor:
 def _eigenvectors(A: tf.Tensor) -> tf.Tensor:
     """Return the eigenvectors of AAᵀ as rows, [1, M, M]."""
     return tf.linalg.matrix_transpose(tf.linalg.eigh(tf.matmul(A, A, transpose_b=True))[1])
-
-
-def _jittered(gram: tf.Tensor) -> tf.Tensor:
-    return tf.linalg.set_diag(gram, tf.linalg.diag_part(gram) + gpflow.default_jitter())
 
 
 def _product(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:

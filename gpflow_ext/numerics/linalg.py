@@ -142,6 +142,11 @@ def _length(matrix: tf.Tensor) -> Any:
     return matrix.shape[-1] or tf.shape(matrix)[-1]
 
 
+def jittered(gram: tf.Tensor) -> tf.Tensor:
+    """Return K + jI for matrices [..., N, N] and GPflow's default jitter j."""
+    return tf.linalg.set_diag(gram, tf.linalg.diag_part(gram) + gpflow.default_jitter())
+
+
 def with_jitter(gram: tf.Tensor, nugget: tf.Tensor | float = 0.0) -> tf.Tensor:
     """Return K + (j + nugget)I for matrices [..., N, N], a nugget [...], and GPflow's default jitter j.
 

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _CARD = """# {name}, version {version}
 
-{notes}| | |
-|---|---|
-| task | {task} |
-| model | {model}, {likelihood} likelihood |
-| data | {data} |
-| classes | {labels} |
-| dtype | {dtype} |
-| profile | {profile} |
-{columns}| seed | {seed} |
-| holds training inputs | {holds} |
-| written with | {versions} |
+{notes}{facts}
 
 ## Metrics
 
@@ -78,27 +68,43 @@ _HOLDS = {
 
 def model_card(manifest: Mapping[str, Any]) -> str:
     """Return the text of ``MODEL_CARD.md`` for the manifest of an exported model."""
-    model = manifest["model"]["model"]
-    versions = manifest["versions"]
     card = _CARD + _ELSEWHERE.get(manifest["profile"], "")
     return card.format(
         name=manifest["name"],
         version=manifest["version"],
         notes="".join(f"{note}\n\n" for note in manifest["notes"]),
-        task=manifest["task"],
-        model=model["class"],
-        likelihood=model["likelihood"]["class"].rpartition(".")[2],
-        data=_data(manifest["data"]),
-        labels=_or_dash(", ".join(manifest["labels"] or ())),
-        dtype=manifest["dtype"],
-        profile=manifest["profile"],
-        columns=_columns(manifest.get("columns")),
-        seed=_or_dash(manifest["seed"]),
-        holds=_HOLDS[manifest["holds_training_inputs"]],
-        versions=", ".join(f"{library} {version}" for library, version in sorted(versions.items())),
+        facts=_table(("", ""), _facts(manifest)),
         metrics=_metrics(manifest["metrics"], manifest["intervals"]),
         signatures="\n".join(_signature(name, s) for name, s in sorted(manifest["signatures"].items())),
     )
+
+
+def _facts(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    model, columns = manifest["model"]["model"], manifest.get("columns")
+    likelihood = model["likelihood"]["class"].rpartition(".")[2]
+    versions = (f"{library} {version}" for library, version in sorted(manifest["versions"].items()))
+    return [
+        ("task", manifest["task"]),
+        ("model", f"{model['class']}, {likelihood} likelihood"),
+        ("data", _data(manifest["data"])),
+        ("classes", _or_dash(", ".join(manifest["labels"] or ()))),
+        ("dtype", manifest["dtype"]),
+        ("profile", manifest["profile"]),
+        *([] if columns is None else [("raw row", _columns(columns))]),
+        ("seed", _or_dash(manifest["seed"])),
+        ("holds training inputs", _HOLDS[manifest["holds_training_inputs"]]),
+        ("written with", ", ".join(versions)),
+    ]
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join((_row(header), "|---" * len(header) + "|", *map(_row, rows)))
+
+
+def _row(cells: Sequence[str]) -> str:
+    """Return a row of a table: a bar in a cell would end it, and a line break the row."""
+    escaped = (" ".join(cell.splitlines()).replace("\\", "\\\\").replace("|", "\\|") for cell in cells)
+    return "".join(f"| {cell} " if cell else "| " for cell in escaped) + "|"
 
 
 def _or_dash(value: Any) -> str:
@@ -113,12 +119,9 @@ def _data(data: Mapping[str, Any]) -> str:
     return "; ".join(str(part) for part in parts if part)
 
 
-def _columns(columns: Sequence[Mapping[str, Any]] | None) -> str:
-    """Return the line that tells what a raw row holds."""
-    if columns is None:
-        return ""
-    told = (f"{column['name']} ({', '.join(_about(column))})".replace("|", "\\|") for column in columns)
-    return f"| raw row | {', '.join(told)} |\n"
+def _columns(columns: Sequence[Mapping[str, Any]]) -> str:
+    """Return what a raw row holds."""
+    return ", ".join(f"{column['name']} ({', '.join(_about(column))})" for column in columns)
 
 
 def _about(column: Mapping[str, Any]) -> list[str]:
@@ -129,10 +132,8 @@ def _about(column: Mapping[str, Any]) -> list[str]:
 def _metrics(metrics: Mapping[str, Any], intervals: Mapping[str, Any]) -> str:
     if not metrics:
         return "None were given to the export."
-    rows = "\n".join(
-        f"| {name} | {value:.4g} | {_interval(intervals.get(name))} |" for name, value in metrics.items()
-    )
-    return f"| metric | value | 95 % interval |\n|---|---|---|\n{rows}"
+    rows = ((name, f"{value:.4g}", _interval(intervals.get(name))) for name, value in metrics.items())
+    return _table(("metric", "value", "95 % interval"), rows)
 
 
 def _interval(ends: Sequence[float] | None) -> str:

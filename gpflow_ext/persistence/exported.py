@@ -99,6 +99,8 @@ class Exported:
     def predict_raw(self, rows: Any, exposure: Any = None) -> dict[str, Array]:
         """Predict y at raw rows of the table that the model was trained on.
 
+        A word that no training row had is 0 in all inputs of its column; see docs/tables.md for other cells.
+
         Parameters
         ----------
         rows

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import gpflow
 import tensorflow as tf
 from gpflow.models import GPMC, GPR, SGPMC, SGPR, SVGP, VGP
 
@@ -13,6 +12,7 @@ from gpflow_ext.functions.draws import NUM_FEATURES, FunctionDraws, SamplesFunct
 from gpflow_ext.functions.given import Given, domain
 from gpflow_ext.functions.product import Product
 from gpflow_ext.functions.randomness import Numbers
+from gpflow_ext.numerics import linalg
 from gpflow_ext.sites import latent
 
 
@@ -101,8 +101,7 @@ def _variational(model: SVGP | VGP | GPMC | SGPMC) -> Given:
         chol = tf.linalg.cholesky(latent.inducing_gram(model.inducing_variable, model.kernel))
     else:
         points = (tf.convert_to_tensor(model.data[0]),)
-        K = latent.gram(model.kernel, points[0])
-        chol = tf.linalg.cholesky(tf.linalg.set_diag(K, tf.linalg.diag_part(K) + gpflow.default_jitter()))
+        chol = tf.linalg.cholesky(linalg.jittered(latent.gram(model.kernel, points[0])))
     mean, root = tf.convert_to_tensor(getattr(model, "V", getattr(model, "q_mu", None))), None
     if hasattr(model, "q_sqrt"):
         root = tf.convert_to_tensor(model.q_sqrt)

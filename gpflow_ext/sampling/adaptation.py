@@ -15,8 +15,6 @@ from gpflow_ext.sampling import averaging, iterations
 from gpflow_ext.sampling.hmc import LogDensity, Randomness
 from gpflow_ext.sampling.iterations import Run
 from gpflow_ext.sampling.options import (
-    SAMPLES,
-    STEPS,
     BayesOptOptions,
     ChEESOptions,
     DualAveragingOptions,
@@ -56,8 +54,8 @@ def bayesopt(start: Start, options: BayesOptOptions, report: Report) -> Tuned:
     The chains continue from trial to trial. None can move to where the density is not finite, since such
     proposals are rejected.
     """
-    optimizer = BayesianOptimizer(options.step_sizes or STEPS, options.max_leapfrogs, start.seed)
-    z, samples = start.positions, options.samples or SAMPLES
+    steps, samples = options.search()
+    optimizer, z = BayesianOptimizer(steps, options.max_leapfrogs, start.seed), start.positions
     for number in range(options.trials):
         setting = optimizer.ask()
         last, trace = iterations.call(start.run, z, setting, [start.seed, -1 - number], samples)

@@ -99,7 +99,7 @@ class DrawsPosterior(SamplesFunctions, TakesNumbers, posteriors.AbstractPosterio
         taken = Stack((parameter, tf.gather(value, chosen)) for parameter, value in self._stack.values)
         L = chol if chol.shape[0] == 1 else tf.gather(chol, chosen)
         mean, cov = self._density.covariance(taken, self.inputs(X), L)
-        root = tf.linalg.cholesky(tf.linalg.set_diag(cov, tf.linalg.diag_part(cov) + gpflow.default_jitter()))
+        root = tf.linalg.cholesky(linalg.jittered(cov))
         W = self._density.mixing(taken)
         width = mean.shape[-1] if W is None else W.shape[-1]
         noise = tf.random.normal([*batched.sizes(mean)[:-1], width], dtype=mean.dtype)

@@ -26,7 +26,7 @@ from gpflow_ext.sampling.density import FreeFormDensity
 from gpflow_ext.sampling.draws_posterior import DrawsPosterior
 from gpflow_ext.sampling.holds_draws import HoldsDraws
 from gpflow_ext.sampling.sampled_freeform import SampledFreeForm
-from gpflow_ext.sites import latent
+from gpflow_ext.sites import latent, products
 
 
 class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
@@ -163,9 +163,8 @@ class SGPMCFreeForm(HoldsDraws, HoldsData, SGPMC):
         q_sqrt = tf.linalg.diag(tf.transpose(q_sqrt)) if q_sqrt.shape.rank == 2 else q_sqrt
         q_sqrt = tf.broadcast_to(q_sqrt, self.q_sqrt.shape)  # of each function, where one is shared
         if not svgp.whiten:
-            chol = tf.broadcast_to(tf.linalg.cholesky(self.density.gram(Stack([]))[0]), tf.shape(q_sqrt))
-            q_mu = tf.transpose(tf.linalg.triangular_solve(chol, tf.transpose(q_mu)[..., None])[..., 0])
-            q_sqrt = tf.linalg.triangular_solve(chol, q_sqrt)
+            chol = tf.linalg.cholesky(self.density.gram(Stack([]))[0])
+            q_mu, q_sqrt = products.whitened(chol, q_mu, q_sqrt)
         self.q_mu.assign(q_mu)
         self.q_sqrt.assign(q_sqrt)
         self.V.assign(q_mu)

@@ -103,7 +103,7 @@ def _gram(points: InducingVariables, kernel: Kernel, stack: Stack) -> tf.Tensor:
     if type(points) is not InducingPoints:
         return _dispatched(lambda: Kuu(points, kernel, jitter=gpflow.default_jitter()), kernel, stack)
     K = stacked.gram(kernel, stack, tf.convert_to_tensor(points.Z))
-    return tf.linalg.set_diag(K, tf.linalg.diag_part(K) + gpflow.default_jitter())
+    return linalg.jittered(K)
 
 
 def _cross(points: InducingVariables, kernel: Kernel, stack: Stack, X: tf.Tensor) -> tf.Tensor:

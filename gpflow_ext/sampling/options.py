@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, TypeVar
 
+from gpflow_ext.sampling.tuning import LEAPFROGS, STEP_SIZES, check_bounds
+
 Own = TypeVar("Own", bound="TunerOptions")
 
-STEPS = (1e-4, 1.0)  # step sizes that are searched
-SCALED_STEPS = (0.02, 1.0)  # in coordinates in which the posterior is nearly N(0, I)
-SAMPLES = 30  # iterations with each setting
-SCALED_SAMPLES = 10  # in those coordinates, where the reward is flatter around the best
+_SCALED_STEPS = (0.02, 1.0)  # in coordinates in which the posterior is nearly N(0, I)
+_SAMPLES = 30  # iterations with each setting
+_SCALED_SAMPLES = 10  # in those coordinates, where the reward is flatter around the best
 
 
 @dataclass(frozen=True)
@@ -42,24 +43,24 @@ class BayesOptOptions(TunerOptions):
     trials: int = 30
     samples: int | None = None
     step_sizes: tuple[float, float] | None = None
-    max_leapfrogs: tuple[int, int] = (1, 50)
+    max_leapfrogs: tuple[int, int] = LEAPFROGS
     penalty: float = 0.5
 
     def __post_init__(self) -> None:
         _at_least_one(self, "trials", *(["samples"] if self.samples is not None else []))
-        if self.step_sizes is not None and not 0.0 < self.step_sizes[0] < self.step_sizes[1]:
-            raise ValueError(f"`step_sizes` must be two positive bounds in order; got {self.step_sizes}.")
-        if not 1 <= self.max_leapfrogs[0] <= self.max_leapfrogs[1]:
-            raise ValueError(
-                f"`max_leapfrogs` must be two bounds of at least 1 in order; got {self.max_leapfrogs}."
-            )
+        check_bounds(self.step_sizes or STEP_SIZES, self.max_leapfrogs)
         if not self.penalty >= 0.0:
             raise ValueError(f"`penalty` must not be negative; got {self.penalty}.")
 
     def within(self, scaled: bool) -> BayesOptOptions:
         """Return the options with the step sizes and iterations that suit the coordinates."""
-        steps, samples = (SCALED_STEPS, SCALED_SAMPLES) if scaled else (STEPS, SAMPLES)
-        return replace(self, step_sizes=self.step_sizes or steps, samples=self.samples or samples)
+        steps, samples = self.search(scaled)
+        return replace(self, step_sizes=steps, samples=samples)
+
+    def search(self, scaled: bool = False) -> tuple[tuple[float, float], int]:
+        """Return the bounds of the step size and the iterations, as given or as suits the coordinates."""
+        steps, samples = (_SCALED_STEPS, _SCALED_SAMPLES) if scaled else (STEP_SIZES, _SAMPLES)
+        return self.step_sizes or steps, self.samples or samples
 
 
 @dataclass(frozen=True)

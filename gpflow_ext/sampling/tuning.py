@@ -19,6 +19,8 @@ from scipy.special import ndtr
 
 from gpflow_ext.sampling.surrogate import Array, Surrogate
 
+STEP_SIZES = (1e-4, 1.0)  # that are searched where nothing is known of the posterior
+LEAPFROGS = (1, 50)
 _CANDIDATES = 512  # scrambled Sobol points
 _NEAR, _NEARBY = 128, 0.08  # points around the best setting, and how far away, as a share of the box
 _STARTS = 4  # Sobol points tried before the surrogate decides
@@ -46,6 +48,14 @@ def trials_from(plain: Sequence[Any]) -> tuple[Trial, ...]:
     return tuple(Trial(Setting(*setting), *scores) for setting, *scores in plain)
 
 
+def check_bounds(step_sizes: tuple[float, float], max_leapfrogs: tuple[int, int]) -> None:
+    """Raise ``ValueError`` for bounds of a search that are not in order or below what there is."""
+    if not 0.0 < step_sizes[0] < step_sizes[1]:
+        raise ValueError(f"`step_sizes` must be two positive bounds in order; got {step_sizes}.")
+    if not 1 <= max_leapfrogs[0] <= max_leapfrogs[1]:
+        raise ValueError(f"`max_leapfrogs` must be two bounds of at least 1 in order; got {max_leapfrogs}.")
+
+
 class BayesianOptimizer:
     """Ask for a setting, tell its reward; the same seed and rewards give the same settings.
 
@@ -63,16 +73,11 @@ class BayesianOptimizer:
 
     def __init__(
         self,
-        step_sizes: tuple[float, float] = (1e-4, 1.0),
-        max_leapfrogs: tuple[int, int] = (1, 50),
+        step_sizes: tuple[float, float] = STEP_SIZES,
+        max_leapfrogs: tuple[int, int] = LEAPFROGS,
         seed: int = 0,
     ) -> None:
-        if not 0.0 < step_sizes[0] < step_sizes[1]:
-            raise ValueError(f"`step_sizes` must be two positive bounds in order; got {step_sizes}.")
-        if not 1 <= max_leapfrogs[0] <= max_leapfrogs[1]:
-            raise ValueError(
-                f"`max_leapfrogs` must be two bounds of at least 1 in order; got {max_leapfrogs}."
-            )
+        check_bounds(step_sizes, max_leapfrogs)
         self._low, self._high = np.log([step_sizes, max_leapfrogs]).T
         self._anywhere = scipy.stats.qmc.Sobol(2, seed=seed).random(_CANDIDATES)
         self._nearby = _NEARBY * (2.0 * self._anywhere[:_NEAR] - 1.0)

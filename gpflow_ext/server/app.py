@@ -113,7 +113,8 @@ class Server:
     def _predicted(self, body: bytes) -> bytes:
         call = calls.read(body, self.model.signatures, self.limits)
         self.metrics.rows.inc(call.rows)
-        return calls.write(call, self.model(call.signature, call.arrays))
+        outputs = self.model(call.signature, call.arrays)
+        return calls.write(call, outputs, self.model.manifest.get("columns") or ())
 
     def _predicted_by_names(self, body: bytes) -> bytes:
         model, named = self.model, calls.parse(body, self.limits)
@@ -140,8 +141,9 @@ class Server:
             row = {"signature_name": RAW, "instances": [cells]}
             if exposure is not None:
                 row = {"signature_name": RAW_COUNTS, "instances": [{**cells, "exposure": exposure}]}
-        [answer] = json.loads(self._predicted(json.dumps(row).encode()))["predictions"]
-        return json.dumps(answer).encode()
+        answer = json.loads(self._predicted(json.dumps(row).encode()))
+        [predicted] = answer.pop("predictions")
+        return json.dumps(predicted | answer).encode()
 
     async def _answer(self, request: Request, work: Callable[[bytes], bytes]) -> Response:
         """Read the body and do the work in another thread, both before the deadline."""

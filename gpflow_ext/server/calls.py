@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .limits import ERRORS, Limits, RefusedError, shown
-from .raw_rows import RAW, RAW_COUNTS, misnamed, read_raw
+from .raw_rows import RAW, RAW_COUNTS, misnamed, read_raw, unseen
 
 Array = npt.NDArray[Any]
 Signatures = Mapping[str, Any]
@@ -196,8 +196,11 @@ def _refuse_where(rows: list[list[Any]], is_wrong: Any, why: str) -> NoReturn:
     )
 
 
-def write(call: Call, outputs: Mapping[str, Array]) -> bytes:
-    """Return the answer as JSON: by rows, or by columns; an output that is alone has no name."""
+def write(call: Call, outputs: Mapping[str, Array], table: Sequence[Mapping[str, Any]] = ()) -> bytes:
+    """Return the answer as JSON: by rows, or by columns; an output that is alone has no name.
+
+    Words of raw rows that training has not seen are beside the predictions, see `raw_rows.unseen`.
+    """
     columns = {key: _plain(outputs[key]) for key in sorted(outputs)}
     [first, *others] = columns
     if call.columnar:
@@ -207,7 +210,8 @@ def write(call: Call, outputs: Mapping[str, Array]) -> bytes:
         answer = {"predictions": [dict(zip(columns, row, strict=True)) for row in rows]}
     else:
         answer = {"predictions": columns[first]}
-    return json.dumps(answer, allow_nan=False).encode()
+    strange = unseen(table, call.arrays) if call.signature in (RAW, RAW_COUNTS) else {}
+    return json.dumps(answer | ({"unseen": strange} if strange else {}), allow_nan=False).encode()
 
 
 def _plain(array: Array) -> Any:

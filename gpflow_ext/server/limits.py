@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields
 
 ERRORS = 10  # that a refusal lists, at most
-SAID = 200  # characters of a client's own text in a refusal, at most
+SAID = 200  # characters of a client's own text in an answer, at most
 
 
 @dataclass(frozen=True)

@@ -82,4 +82,10 @@ def _arguments(signature: str, inputs: Mapping[str, Any]) -> str:
 def _raw(model: ServedModel) -> str:
     """Return how to send rows of the table itself."""
     told = ", ".join(f"{name} ({tensor})" for name, tensor in (model.tensors or {}).items())
-    return f"columns (tensors): {told}\nnull stands for a cell that is missing"
+    return (
+        f"columns (tensors): {told}\n"
+        "null stands for a cell that is missing\n"
+        "a word that no training row had is predicted as none of the known ones of its column, "
+        'and named: {"predictions": [...], "unseen": {COLUMN: [WORD, ...]}}\n'
+        "a level that an ordered column lacks, and what is no date or time, give is_finite false"
+    )

@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .limits import ERRORS, Limits, RefusedError, shown
+from .limits import ERRORS, SAID, Limits, RefusedError, shown
 
 Array = npt.NDArray[Any]
 RAW = "predict_raw"
 RAW_COUNTS = "predict_raw_counts"
 _ORDINAL = 1_721_425  # Julian day numbers are so much above the ordinals of Python
 _MARKS = {"ymd": "-", "dmy": ".", "mdy": "/"}
+_SPACE = " \t\n\v\f\r"  # that the graph strips
+_MISSING = frozenset(("", "?", "na", "n/a", "nan", "null"))  # cells, stripped and in small letters
 _LAST_MINUTE = 24 * 60 - 1  # of a day
 _LARGEST = int(np.finfo(np.float64).max)
 
@@ -96,6 +98,27 @@ def _array(name: str, cells: list[Any], is_text: bool) -> Array:
     if is_text:
         return np.array(["" if cell is None else cell for cell in cells], dtype=object)
     return np.array([np.nan if cell is None else cell for cell in cells], np.float64)
+
+
+def unseen(columns: Sequence[Mapping[str, Any]], cells: Mapping[str, Array]) -> dict[str, list[str]]:
+    """Return words that no training row had, by the columns that have inputs of 0 and 1, up to ten of each.
+
+    They are 0 in all inputs of their column.
+
+    Parameters
+    ----------
+    columns
+        Columns, as a manifest has them.
+    cells
+        Those of `read_raw`.
+    """
+    found: dict[str, list[str]] = {}
+    for column in columns:
+        if column["kind"] == "one-hot":
+            words = {cell.strip(_SPACE) for cell in cells[column["tensor"]]} - {*column["levels"]}
+            strange = sorted(word[:SAID] for word in words if word.lower() not in _MISSING)
+            found |= {column["name"]: strange[:ERRORS]} if strange else {}
+    return found
 
 
 def _is_text(cell: Any) -> bool:

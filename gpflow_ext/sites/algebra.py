@@ -72,12 +72,13 @@ class Factor(Protocol):
 class Prior(Protocol):
     """A Gaussian process as the data see it: f = μ + h + r, Cov[h] = Q, and r independent, with ``residual``.
 
-    A named tuple of tensors, so that it passes through compiled functions. It may have four more attributes.
+    A named tuple of tensors, so that it passes through compiled functions. It may have five more attributes.
     ``hands_on``, true if its factors are such tuples too: variational inference hands a factor from step to
     step. ``solves_nearby``, true if a factorisation takes dozens of times as long as a solution: Laplace's
     method then uses one for several Newton steps. ``held_factors``, true if its factors have no derivatives
     in it: only `log_normaliser` and `product` have, and what is made of them, such as `variational_bound`.
     ``forms_covariance``, true if its factors have ``covariance()``, that of all rows, [L, N, N].
+    ``whiten()``, the same prior as a `Seen`, whose factors take negative precisions.
     """
 
     @property
@@ -150,6 +151,12 @@ def energy(prior: Prior, alpha: tf.Tensor, shift: tf.Tensor) -> tf.Tensor:
     """
     own = getattr(prior, "energy", None)
     return own(alpha, shift) if own is not None else 0.5 * tf.reduce_sum(alpha * shift)
+
+
+def whitened(prior: Prior) -> Prior:
+    """Return the same prior for precisions of either sign, by its own ``whiten()`` where it has one."""
+    own = getattr(prior, "whiten", None)
+    return prior if own is None else own()
 
 
 def with_inverse(factor: Factor) -> Factor:

@@ -8,6 +8,7 @@ O(NPT²).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -120,6 +121,11 @@ class CoupledFactor(NamedTuple):
     def reduction(self) -> tf.Tensor:
         """See `DenseFactor.reduction`, [1, NP, NP]."""
         return self.flat.reduction()
+
+    @property
+    def reduction_root(self) -> Callable[[], tf.Tensor] | None:
+        """See `DenseFactor.reduction_root`, [1, NP, NP]; a projection's has none."""
+        return getattr(self.flat, "reduction_root", None)
 
     def inverted(self) -> CoupledFactor:
         """See `DenseFactor.inverted`."""

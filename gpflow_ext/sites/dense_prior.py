@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import gpflow
 import tensorflow as tf
 
+from gpflow_ext.numerics import linalg
 from gpflow_ext.sites import Coupled, Dense, coupled, latent
 
 
@@ -12,9 +12,5 @@ def at(prior: latent.Functions, X: tf.Tensor) -> Dense | Coupled:
     """Return the prior at X [N, D], with GPflow's default jitter on K. O(N²), or O((NP)²) for mixtures."""
     K, W, mean = latent.gram(prior.kernel, X), latent.mixing(prior.kernel), latent.mean(prior, X)
     if W is None:
-        return Dense(mean, _jittered(K))
-    return Coupled(mean, Dense(tf.reshape(mean, [-1, 1]), _jittered(coupled.mixed_blocks(W, K))))
-
-
-def _jittered(K: tf.Tensor) -> tf.Tensor:
-    return tf.linalg.set_diag(K, tf.linalg.diag_part(K) + gpflow.default_jitter())
+        return Dense(mean, linalg.jittered(K))
+    return Coupled(mean, Dense(tf.reshape(mean, [-1, 1]), linalg.jittered(coupled.mixed_blocks(W, K))))

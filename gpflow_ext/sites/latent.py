@@ -10,6 +10,7 @@ that it knows for the kernel.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import gpflow
@@ -23,6 +24,7 @@ from gpflow.inducing_variables import (
     MultioutputInducingVariables,
 )
 from gpflow.kernels import (
+    Combination,
     Kernel,
     LinearCoregionalization,
     MultioutputKernel,
@@ -48,6 +50,15 @@ class Functions(Protocol):
 def kernels(kernel: Kernel) -> tuple[Kernel, ...]:
     """Return the kernels of one output, one or S."""
     return tuple(kernel.latent_kernels) if isinstance(kernel, MultioutputKernel) else (kernel,)
+
+
+def parts(kernel: Kernel, of: type[Combination] = Combination) -> Iterator[Kernel]:
+    """Yield the parts of which sums and products, or combinations of one class, are made, however nested."""
+    if isinstance(kernel, of):
+        for part in kernel.kernels:
+            yield from parts(part, of)
+    else:
+        yield kernel
 
 
 def sets(points: InducingVariables) -> tuple[InducingVariables, ...]:

@@ -18,9 +18,7 @@ from gpflow_ext.numerics import batched, linalg
 from gpflow_ext.numerics.batched import Rows, TakesNumbers
 from gpflow_ext.numerics.mapped import one_by_one
 from gpflow_ext.sites import latent, products
-from gpflow_ext.sites.algebra import Factor, Prior, Sites
-from gpflow_ext.sites.coupled import Coupled, CoupledFactor
-from gpflow_ext.sites.dense import Dense
+from gpflow_ext.sites.algebra import Factor, Prior, Sites, whitened
 from gpflow_ext.sites.projection import Whitened
 
 P = TypeVar("P", covariant=True)
@@ -107,11 +105,11 @@ class DenseSitePosterior(SamplesFunctions, SitePosterior):
     def _parts(self) -> tuple[tf.Tensor, ...]:
         X, prior, current = self._model.data[0], self._model.prior(), self._model.latent_sites
         unknown = self._model.indefinite and not tf.executing_eagerly()
-        if isinstance(prior, (Dense, Coupled)) and (unknown or least_precision(current.prec) < 0.0):
-            prior = prior.whiten()
+        if unknown or least_precision(current.prec) < 0.0:
+            prior = whitened(prior)
         factor = prior.factorise(current.prec)
         alpha = factor.solve(current.nat1 - current.prec * prior.mean).alpha
-        return alpha, _root(prior, factor, current.prec), X, current.prec
+        return alpha, _root(factor, current.prec), X, current.prec
 
     def functions(self) -> Given:
         """See `SamplesFunctions`.
@@ -225,10 +223,8 @@ def check_precisions(prec: tf.Tensor, owner: str) -> None:
         )
 
 
-def _root(prior: Prior, factor: Factor, prec: tf.Tensor) -> tf.Tensor:
+def _root(factor: Factor, prec: tf.Tensor) -> tf.Tensor:
     """Return W with WᵀW = Qinv, or Qinv with an axis more where the factor has no such root."""
-    if isinstance(prior, Coupled) and isinstance(factor, CoupledFactor):
-        factor, prec = factor.flat, prior.pack(prec)
     own = getattr(factor, "reduction_root", None)
     return _reduction(factor, prec)[None] if own is None else own()
 
@@ -238,7 +234,11 @@ def _is_root(root: tf.Tensor) -> bool:
 
 
 def _reduction(factor: Factor, prec: tf.Tensor) -> tf.Tensor:
-    """Return (I + ΛQ)⁻¹Λ, [L, N, N], for a factor that can only solve, a column at a time."""
+    """Return (I + ΛQ)⁻¹Λ, [L, N, N]: a column at a time where the factor can only solve."""
+    own = getattr(factor, "reduction", None)
+    if own is not None:
+        found: tf.Tensor = own()
+        return found
 
     def column(n: tf.Tensor) -> tf.Tensor:
         return factor.solve(prec * tf.one_hot(n, tf.shape(prec)[0], dtype=prec.dtype)[:, None]).alpha

@@ -15,6 +15,13 @@ def cholesky_solve(chol: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
     return tf.transpose(tf.linalg.cholesky_solve(chol, tf.transpose(vectors)[..., None])[..., 0])
 
 
+def whitened(chol: tf.Tensor, mean: tf.Tensor, factor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return L⁻¹m [M, L] and L⁻¹F [L, M, M] for q(u) = N(m, FFᵀ) and L [M, M] or [1 or L, M, M]. O(LM³)."""
+    chol = tf.broadcast_to(chol, tf.shape(factor))
+    inner = tf.linalg.triangular_solve(chol, tf.transpose(mean)[..., None])[..., 0]
+    return tf.transpose(inner), tf.linalg.triangular_solve(chol, factor)
+
+
 def inverse(chol: tf.Tensor) -> tf.Tensor:
     """Return (RRᵀ)⁻¹ for R [L, M, M]."""
     eye = tf.eye(tf.shape(chol)[-1], batch_shape=tf.shape(chol)[:1], dtype=chol.dtype)

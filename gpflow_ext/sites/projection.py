@@ -145,6 +145,12 @@ class ProjectedFactor(NamedTuple):
         """Return ½ log|B|, summed over the latent functions, []."""
         return linalg.half_log_det(self.chol)
 
+    def reduction(self) -> tf.Tensor:
+        """Return Q = (I + ΛAᵀA)⁻¹Λ = Λ − ΛAᵀB⁻¹AΛ, [L, N, N], indefinite as Λ is. O(N²M)."""
+        prec = tf.transpose(self.prec)
+        half = linalg.triangular_solve(self.chol, self._stacked()) * prec[:, None, :]
+        return tf.linalg.diag(prec) - tf.matmul(half, half, transpose_a=True)
+
     def gain(self) -> tf.Tensor:
         """Return B⁻¹AΛ, [L, M, N]. O(NM²)."""
         half = linalg.triangular_solve(self.chol, self._stacked())

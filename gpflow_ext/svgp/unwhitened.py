@@ -62,11 +62,8 @@ class Coordinates(tf.Module):
 
     def whitened(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Return mean [M, L] and factor [L, M, M] of q(v). O(LM³)."""
-        chol, q_sqrt = self._chol(), tf.convert_to_tensor(self._model.q_sqrt)
-        chol = tf.broadcast_to(chol, tf.shape(q_sqrt))
-        mean = tf.transpose(tf.convert_to_tensor(self._model.q_mu))[..., None]
-        q_mu = tf.transpose(tf.linalg.triangular_solve(chol, mean)[..., 0])
-        return q_mu, tf.linalg.triangular_solve(chol, q_sqrt)
+        q_mu, q_sqrt = map(tf.convert_to_tensor, (self._model.q_mu, self._model.q_sqrt))
+        return products.whitened(self._chol(), q_mu, q_sqrt)
 
     def _chol(self) -> tf.Tensor:
         return tf.linalg.cholesky(sparse_prior.gram(self._model))

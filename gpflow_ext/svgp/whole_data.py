@@ -20,7 +20,6 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.compiled import Compiled
 from gpflow_ext.likelihoods import RobustMax
 from gpflow_ext.numerics import triangular
 from gpflow_ext.sites import Projection, products
@@ -34,7 +33,7 @@ from gpflow_ext.training.log_space import inducing_inputs
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.mean_units import mean_units
 from gpflow_ext.training.recipe import Plan, Run
-from gpflow_ext.training.solver import Evaluation, Progress
+from gpflow_ext.training.solver import Progress, Settled
 from gpflow_ext.training.starts import among, further_starts, number_of_starts
 
 STEPS = 100  # of L-BFGS, of `_ITERATIONS` iterations each: it ends by itself
@@ -193,7 +192,7 @@ def _violation(gram: tf.Tensor, slope: tf.Tensor, root: tf.Tensor) -> tf.Tensor:
     return tf.maximum(tf.reduce_max(tf.abs(spread)), tf.reduce_max(tf.abs(lift)))
 
 
-class WholeData(tf.Module):
+class WholeData(Settled):
     """A model and all its data, as L-BFGS sees them: `SiteSolver` and `Sited`.
 
     Parameters
@@ -208,8 +207,6 @@ class WholeData(tf.Module):
         Compile with XLA; ``None`` means on GPU and TPU only.
     """
 
-    state: Sequence[tf.Variable] = ()  # it starts from the model's q
-
     def __init__(
         self,
         target: WhitenedVariational,
@@ -218,10 +215,9 @@ class WholeData(tf.Module):
         variables: Sequence[tf.Variable],
         jit_compile: bool | None,
     ) -> None:
-        super().__init__()
-        self.target, self._model, self.data = target, model, data
-        self.settling, self.jit_compile = OptimalPosterior(target, variables), resolve_jit(jit_compile)
-        self._compiled = Compiled(self.settling, self.jit_compile, batches=True)
+        settling = OptimalPosterior(target, variables)
+        super().__init__(settling, target.q_mu.dtype, resolve_jit(jit_compile), data)
+        self.target, self._model = target, model
 
     @property
     def parameters(self) -> Sequence[gpflow.Parameter]:
@@ -242,13 +238,6 @@ class WholeData(tf.Module):
     def q(self) -> tuple[gpflow.Parameter, gpflow.Parameter]:
         """The parameters of q(v)."""
         return self.target.q_mu, self.target.q_sqrt
-
-    def evaluate(self, max_steps: int, tolerance: float) -> Evaluation:
-        """See `SiteSolver`."""
-        bounds = tf.constant(max_steps), tf.constant(tolerance, self.target.q_mu.dtype)
-        outcome, gradient = self._compiled(self.settling.evaluate, *self.data, *bounds)
-        objective, violation = outcome.numpy().tolist()
-        return Evaluation(objective, violation, gradient)
 
 
 class Settling:

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.compiled import Compiled
 from gpflow_ext.sites.algebra import Sites
 from gpflow_ext.sites.method import SMALLEST_GAIN, SitedModel, SiteMethod
 from gpflow_ext.sites.vecchia.structure import Structure
 from gpflow_ext.training.loop import resolve_jit
-from gpflow_ext.training.solver import Evaluation, Progress
+from gpflow_ext.training.solver import Evaluation, Progress, Settled
 
 PATIENCE = 50  # updates far from rest after which a method makes room for its finisher
 FAR = 10.0  # times the tolerance: a violation that rounding or flatness does not explain
@@ -87,7 +86,7 @@ def _or_nan(finite: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     return tf.where(finite, values, tf.constant(np.nan, values.dtype))
 
 
-class SiteOptimum(tf.Module):
+class SiteOptimum(Settled):
     """The objective at the fixed point of the sites, as a function of the hyperparameters; see `SiteSolver`.
 
     Parameters
@@ -109,13 +108,12 @@ class SiteOptimum(tf.Module):
         variables: Sequence[tf.Variable],
         jit_compile: bool | None = None,
     ) -> None:
-        super().__init__()
         method.check(model)
-        self.settling, self.jit_compile = SiteUpdates(model, method, variables), _jit(model, jit_compile)
-        self._by_method, finisher = _Evaluate(self.settling, model, self.jit_compile), method.finisher(model)
-        self._by_finisher: _Evaluate | None = None
+        how = model.sites.nat1.dtype, _jit(model, jit_compile), (), optimises(model)
+        super().__init__(SiteUpdates(model, method, variables), *how)
+        finisher, self._by_finisher = method.finisher(model), None
         if finisher is not None:
-            self._by_finisher = _Evaluate(SiteUpdates(model, finisher, variables), model, self.jit_compile)
+            self._by_finisher = Settled(SiteUpdates(model, finisher, variables), *how)
         self.restless = tf.Variable(0, trainable=False)  # updates since the sites last were near rest
 
     @property
@@ -126,28 +124,13 @@ class SiteOptimum(tf.Module):
     def evaluate(self, max_steps: int, tolerance: float) -> Evaluation:
         """See `SiteSolver`: by the method, or its finisher once `PATIENCE` updates have not led near rest."""
         if self._by_finisher is None:
-            return self._by_method(max_steps, tolerance)
+            return super().evaluate(max_steps, tolerance)
         if self.restless < PATIENCE:
-            found = self._by_method(max_steps, tolerance)
+            found = super().evaluate(max_steps, tolerance)
             self.restless.assign(self.restless + max_steps if found.violation > FAR * tolerance else 0)
             if self.restless < PATIENCE:
                 return found
-        return self._by_finisher(max_steps, tolerance)
-
-
-class _Evaluate(tf.Module):
-    """Call compiled updates with the numbers of an evaluation."""
-
-    def __init__(self, updates: SiteUpdates, model: SitedModel, jit_compile: bool) -> None:
-        super().__init__()
-        self._updates, self._dtype = updates, model.sites.nat1.dtype
-        self._compiled = Compiled(updates, jit_compile, optimise=optimises(model))
-
-    def __call__(self, max_steps: int, tolerance: float) -> Evaluation:
-        bounds = tf.constant(max_steps), tf.constant(tolerance, self._dtype)
-        outcome, gradient = self._compiled(self._updates.evaluate, *bounds)
-        objective, violation = outcome.numpy().tolist()
-        return Evaluation(objective, violation, gradient)
+        return self._by_finisher.evaluate(max_steps, tolerance)
 
 
 class SiteSteps(tf.Module):

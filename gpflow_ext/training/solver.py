@@ -1,4 +1,4 @@
-"""The protocol of iterative methods for the training loop: start, step, and the distance from convergence."""
+"""Protocols of iterative methods for the training loop, and the solver that a compiled evaluation makes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
+
+from gpflow_ext.compiled import Compiled
 
 
 class Progress(NamedTuple):
@@ -70,6 +72,48 @@ class GraphSolver(SiteSolver, Protocol):
     @property
     def jit_compile(self) -> bool:
         """Whether with XLA."""
+
+
+class Settled(tf.Module):
+    """The `GraphSolver` of a `Settling`, which starts from the sites that the model has.
+
+    Parameters
+    ----------
+    settling
+        The evaluation.
+    dtype
+        Of the violation.
+    jit_compile
+        Compile with XLA.
+    data
+        What it takes before the bounds, if the model does not hold its data.
+    optimise
+        See `Compiled`.
+    """
+
+    def __init__(
+        self,
+        settling: Settling,
+        dtype: tf.DType,
+        jit_compile: bool,
+        data: Sequence[tf.Tensor] = (),
+        optimise: bool = True,
+    ) -> None:
+        super().__init__()
+        self.settling, self.jit_compile, self.data, self._dtype = settling, jit_compile, data, dtype
+        self._compiled = Compiled(settling, jit_compile, batches=bool(data), optimise=optimise)
+
+    @property
+    def state(self) -> Sequence[tf.Variable]:
+        """See `SiteSolver`."""
+        return ()
+
+    def evaluate(self, max_steps: int, tolerance: float) -> Evaluation:
+        """See `SiteSolver`."""
+        bounds = tf.constant(max_steps), tf.constant(tolerance, self._dtype)
+        outcome, gradient = self._compiled(self.settling.evaluate, *self.data, *bounds)
+        objective, violation = outcome.numpy().tolist()
+        return Evaluation(objective, violation, gradient)
 
 
 class InGraph(NamedTuple):

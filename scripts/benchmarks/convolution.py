@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..shared import report
+from .shown import Shown
 
 Record = dict[str, Any]
 SIDE, PATCH, INDUCING = 28, 5, 500
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> list[Record]:
 
     import gpflow_ext as gpx
 
-    records: list[Record] = []
+    records = Shown()
     rng = np.random.default_rng(0)
     with gpflow.config.as_context(gpflow.config.Config(float=np.float32)):
         Z = rng.uniform(size=[INDUCING, PATCH**2]).astype(np.float32)
@@ -49,14 +49,8 @@ def run(options: argparse.Namespace) -> list[Record]:
                 kernel = kind(gpflow.kernels.SquaredExponential(), [SIDE, SIDE], [PATCH, PATCH])
                 for what, value in zip(SUMS, _sums(kernel, points, X), strict=True):
                     variables = [*kernel.trainable_variables, *points.trainable_variables]
-                    record = {
-                        "size": size,
-                        "by": name,
-                        "sum": what,
-                        **_timed(value, variables, options.repeats),
-                    }
-                    records.append(record)
-                    print(json.dumps(record), flush=True)
+                    found = _timed(value, variables, options.repeats)
+                    records.append({"size": size, "by": name, "sum": what, **found})
     return records
 
 

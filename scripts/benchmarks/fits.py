@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..shared import every_class, report
+from .shown import Shown
 
 METHODS = ("GPLaplace", "VGPKMM", "scikit-learn", "GPBoost")
 MODULES = {"GPBoost": "gpboost", "scikit-learn": "sklearn"}
@@ -26,18 +27,15 @@ Record = dict[str, Any]
 
 def run(options: argparse.Namespace) -> list[Record]:
     """Measure each contender in processes of its own."""
-    records = []
+    records = Shown()
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "ionosphere.npz"
         if 351 in options.sizes:
             _store(data)
         for task in tasks(options.sizes, options.quick):
-            record = measure({**task, "data": str(data)}, options.threads)
-            records.append(record)
-            print(json.dumps(record), flush=True)
+            records.append(measure({**task, "data": str(data)}, options.threads))
     for kind in list(every_class.KINDS)[: 2 if options.quick else None]:
         records.append(_worker("fits_classes", {"kind": kind}, options.threads))
-        print(json.dumps(records[-1]), flush=True)
     return records
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..shared import report
+from .shown import Shown
 
 Record = dict[str, Any]
 INDUCING, FUNCTIONS, WIDTH = 200, 100, 2
@@ -38,12 +38,7 @@ def run(options: argparse.Namespace) -> list[Record]:
     Z, X = rng.uniform(-3.0, 3.0, [INDUCING, WIDTH]), rng.uniform(-3.0, 3.0, [max(options.sizes), WIDTH])
     kernel, likelihood = gpflow.kernels.SquaredExponential(2.0, [0.8, 1.5]), gpflow.likelihoods.Bernoulli()
     model = gpflow.models.SVGP(kernel, likelihood, Z, q_mu=rng.standard_normal([INDUCING, 1]))
-    records: list[Record] = []
-
-    def add(record: Record) -> None:
-        records.append(record)
-        print(json.dumps(record), flush=True)
-
+    records = Shown()
     for dtype in (tf.float32, tf.float64):
         for features in (512, 1024):
             begin = time.process_time()
@@ -57,13 +52,15 @@ def run(options: argparse.Namespace) -> list[Record]:
                 if not any("megabytes" in each for each in records) and size >= MILLION:  # a peak falls never
                     result = FUNCTIONS * size * dtype.size / 2**20
                     found["megabytes"] = max(_peak() - before - result, 0.0)
-                add({"by": "gpflow_ext", "dtype": dtype.name, "features": features, "size": size, **found})
+                records.append(
+                    {"by": "gpflow_ext", "dtype": dtype.name, "features": features, "size": size, **found}
+                )
     rows = tf.constant(X[:JOINT])
     joint = tf.function(lambda: model.predict_f_samples(rows, FUNCTIONS, full_cov=True), autograph=False)
     begin = time.process_time()
     joint()
     first = time.process_time() - begin
-    add(
+    records.append(
         {
             "by": "GPflow",
             "dtype": "float64",

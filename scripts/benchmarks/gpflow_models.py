@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..shared import report
+from .shown import Shown
 
 Record = dict[str, Any]
 Build = Callable[[], tuple[Any, Any]]
@@ -66,15 +66,13 @@ def cases(size: int, seed: int = 0) -> dict[str, Build]:
 
 def run(options: argparse.Namespace) -> list[Record]:
     """Fit each model by both."""
-    records = []
+    records = Shown()
     for size, seed in itertools.product(options.sizes, range(1 if options.quick else SEEDS)):
         for name, build in cases(size, seed).items():
             if seed and name not in SEVERAL:
                 continue
             pair = {"ours": ours(build), "theirs": theirs(build, options.quick)}
-            record = {"model": name, "size": size, "seed": seed} | pair
-            records.append(record)
-            print(json.dumps(record), flush=True)
+            records.append({"model": name, "size": size, "seed": seed} | pair)
     return records
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import resource
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..shared import report
+from .shown import Shown
 from .vecchia import seconds
 
 Record = dict[str, Any]
@@ -69,20 +69,15 @@ def fitted(method: str, data: Any, prior: Any) -> tuple[Any, Any]:
 
 def run(options: argparse.Namespace) -> list[Record]:
     """Measure each size."""
-    records: list[Record] = []
-
-    def add(record: Record) -> None:
-        records.append(record)
-        print(json.dumps(record), flush=True)
-
+    records = Shown()
     for size in options.sizes:
         data = counts(size)
         for method in METHODS:
-            add({"table": "seconds", "size": size, "method": method, **timed(method, data)})
+            records.append({"table": "seconds", "size": size, "method": method, **timed(method, data)})
         if size <= DENSE:
             for method in METHODS:
                 for record in errors(method, data):
-                    add({"table": "errors", "size": size, "method": method, **record})
+                    records.append({"table": "errors", "size": size, "method": method, **record})
     return records
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,6 +20,7 @@ from gpflow_ext.training import lbfgs
 from gpflow_ext.training.site_iteration import SiteOptimum
 
 from ..shared import report
+from .shown import Shown
 
 Record = dict[str, Any]
 Outcome = tuple[float, Sequence[tf.Tensor]]
@@ -92,12 +92,11 @@ def _laplace(model: gpx.models.GPLaplace) -> Callable[[], Outcome]:
 
 def run(options: argparse.Namespace) -> list[Record]:
     """Time all forms in turn, and compare what they return."""
-    records: list[Record] = []
+    records = Shown()
     for size in options.sizes:
         for method in (*METHODS, "Gram"):
             for record in compared(method, size, options.repeats):
                 records.append({"step": method, "size": size, **record})
-                print(json.dumps(records[-1]), flush=True)
     return records
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..shared import report
+from .shown import Shown
 
 Record = dict[str, Any]
 METHODS = ("GPLaplace", "VGPKMM")
@@ -36,20 +37,15 @@ def counts(size: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
 
 def run(options: argparse.Namespace) -> list[Record]:
     """Time everything at each size."""
-    records: list[Record] = []
-
-    def add(record: Record) -> None:
-        records.append(record)
-        print(json.dumps(record), flush=True)
-
+    records = Shown()
     for size in options.sizes:
         data = counts(size)
-        add({"size": size, "method": "sweep", "by": "gpflow_ext", **sweep(data)})
+        records.append({"size": size, "method": "sweep", "by": "gpflow_ext", **sweep(data)})
         for method in METHODS:
-            add({"size": size, "method": method, "by": "gpflow_ext", **ours(method, data)})
-        add({"size": size, "method": "predictions", "by": "gpflow_ext", **predictions(data)})
+            records.append({"size": size, "method": method, "by": "gpflow_ext", **ours(method, data)})
+        records.append({"size": size, "method": "predictions", "by": "gpflow_ext", **predictions(data)})
         for record in peer(data, options.cap):
-            add({"size": size, "by": "BayesNewton", **record})
+            records.append({"size": size, "by": "BayesNewton", **record})
     return records
 
 

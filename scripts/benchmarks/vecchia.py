@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import os
 import subprocess
 import tempfile
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..shared import report
+from .shown import Shown
 
 Record = dict[str, Any]
 PEER = "GPBOOST_PYTHON"  # names the interpreter of an environment with GPBoost
@@ -43,20 +43,15 @@ def places(size: int, kind: str) -> tuple[Any, Any, Any, Any]:
 
 def run(options: argparse.Namespace) -> list[Record]:
     """Measure both at each size."""
-    records: list[Record] = []
-
-    def add(record: Record) -> None:
-        records.append(record)
-        print(json.dumps(record), flush=True)
-
+    records = Shown()
     for size in options.sizes:
         for kind in KINDS:
             data = places(size, kind)
             for inducing in INDUCING:
                 key = {"size": size, "kind": kind, "inducing": inducing}
-                add({**key, "by": "gpflow_ext", **ours(kind, inducing, data)})
+                records.append({**key, "by": "gpflow_ext", **ours(kind, inducing, data)})
                 for record in peer(kind, inducing, data, options.cap):
-                    add({**key, "by": "GPBoost", **record})
+                    records.append({**key, "by": "GPBoost", **record})
     return records
 
 

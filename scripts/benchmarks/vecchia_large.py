@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import multiprocessing
 import resource
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 
 from ..shared import report
 from . import vecchia
+from .shown import Shown
 
 Record = dict[str, Any]
 WARM = 400  # data of a model that is evaluated before, so that libraries and their threads are there
@@ -25,7 +25,7 @@ LAPLACE, VARIATIONAL = "GPLaplace", "VGPKMM"  # models
 
 def run(options: argparse.Namespace) -> list[Record]:
     """Measure each size, by either solver."""
-    records = []
+    records = Shown()
     for size in options.sizes:
         exact = None
         for method, solver in _cases(size):
@@ -35,7 +35,6 @@ def run(options: argparse.Namespace) -> list[Record]:
             if exact is not None and solver != "direct":
                 found["variance_error"] = float((((spread - exact) / exact) ** 2).mean() ** 0.5)
             records.append({"size": size, "method": method, "solver": solver, **found})
-            print(json.dumps(records[-1]), flush=True)
     return records
 
 

@@ -71,10 +71,9 @@ def numbers(name: str, column: Cells, table: Table) -> tuple[Floats, list[Proble
 
 def decimal_of(table: Table) -> str | None:
     """Return how the columns of a table are read of which some leave no doubt."""
-    for column in _texts(table):
-        found = cells.readings(column)
-        if found in ((",",), (",.",)):
-            return found[0]
+    for readings, _ in table.marks:
+        if readings in ((",",), (",.",)):
+            return readings[0]
     return "," if table.comma_likely else None
 
 
@@ -89,19 +88,10 @@ def mark_of_plain(column: Sequence[str], table: Table, asked: str | None) -> str
 
 
 def _commas_before_decimals(table: Table) -> bool:
-    columns = _texts(table)
-    found = [cells.readings(column) for column in columns]
+    found = [readings for readings, _ in table.marks]
     if (",",) in found or (",.",) in found:
         return (",",) in found
-    plain = (column for column, readings in zip(columns, found, strict=True) if readings == (".",))
-    points = any("." in "".join(column) and not cells.may_be_thousands(column) for column in plain)
-    return table.comma_likely and not points
-
-
-def _texts(table: Table) -> list[Sequence[str]]:
-    """Return the columns of text, numbers without their units."""
-    columns = map(table.column, table.names)
-    return [units.measured(column)[0] for column in columns if not isinstance(column, np.ndarray)]
+    return table.comma_likely and not any(points for _, points in table.marks)
 
 
 def doubtful_point(name: str, column: Sequence[str], table: Table) -> Problem:

@@ -1,20 +1,29 @@
-"""A table as it was found: columns of text or of numbers, and where each row stands."""
+"""A table as it was found: columns of text or of numbers, how these are written, and where rows stand."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpflow_ext.data.reading.cells import is_missing, numbers, text_of
+from gpflow_ext.data.reading.cells import is_missing, may_be_thousands, numbers, readings, text_of
 from gpflow_ext.data.reading.problems import Problem
+from gpflow_ext.data.reading.units import measured
 
 Place = Callable[[int], str]  # says where a row is found in its source
 Cells = Sequence[str] | NDArray[np.float64]
 _INDEX = ("", "Unnamed: 0")  # names that pandas and R write for row numbers, and that pandas reads there
+
+
+class Marks(NamedTuple):
+    """How numbers are written in a column of text, its unit left out."""
+
+    readings: tuple[str, ...]  # see `cells.readings`
+    points: bool  # whether the points of plain numbers can only stand before decimals
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +71,13 @@ class Table:
     def __len__(self) -> int:
         return self.own_rows + (0 if self.second is None else len(self.second))
 
+    @functools.cached_property
+    def marks(self) -> tuple[Marks, ...]:
+        """How each column of text writes its numbers: what tells of those that leave it open."""
+        columns = map(self.column, self.names)
+        bare = (measured(column)[0] for column in columns if not isinstance(column, np.ndarray))
+        return tuple(map(_marks, bare))
+
     def column(self, name: str) -> Cells:
         """Return the cells of one column, those of the second table behind those of the first."""
         own = self.columns[self.names.index(name)]
@@ -87,6 +103,12 @@ class Table:
         if self.second is not None and row >= self.own_rows:
             return f"{self.second.place(row - self.own_rows)} of {self.second.name}"
         return f"row {row + 1}" if self.lines is None else f"line {self.lines[row]}"
+
+
+def _marks(cells: Sequence[str]) -> Marks:
+    found = readings(cells)
+    points = found == (".",) and any("." in cell for cell in cells) and not may_be_thousands(cells)
+    return Marks(found, points)
 
 
 def text(cells: Cells) -> Sequence[str]:

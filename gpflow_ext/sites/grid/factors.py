@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import gpflow
 import numpy as np
 import tensorflow as tf
 from gpflow.kernels import Combination, Constant, Kernel, Product, SquaredExponential, White
 
+from gpflow_ext.sites import latent
 from gpflow_ext.sites.grid.prior import DTYPE
 
 
 def misfit(kernel: Kernel, columns: int) -> str | None:
     """Say why a kernel of one output is no product of factors, each of one of the columns; else ``None``."""
-    if any(isinstance(leaf, White) for leaf in _leaves(kernel)):
+    if any(isinstance(leaf, White) for leaf in latent.parts(kernel)):
         return (
             "White gives each datum a value of its own, which is no function of the cell: use a likelihood "
             "with that much spread, such as NegativeBinomialLog for counts"
         )
-    for part in _factors(kernel):
+    for part in latent.parts(kernel, Product):
         read = _reads(part, columns)
         if len(read) > 1 and not isinstance(part, SquaredExponential):
             named = type(part).__name__
@@ -44,7 +45,7 @@ def _axis_gram(kernel: Kernel, d: int, a: tf.Tensor, b: tf.Tensor, columns: int)
     unit = tf.one_hot(d, columns, dtype=gpflow.default_float())
     rows, others = (tf.cast(each, unit.dtype)[:, None] * unit for each in (a, b))
     found = tf.ones([tf.shape(a)[0], tf.shape(b)[0]], DTYPE)
-    for part in _factors(kernel):
+    for part in latent.parts(kernel, Product):
         read = _reads(part, columns)
         if d not in (read or [0]):
             continue
@@ -55,26 +56,10 @@ def _axis_gram(kernel: Kernel, d: int, a: tf.Tensor, b: tf.Tensor, columns: int)
     return found
 
 
-def _factors(kernel: Kernel) -> Iterator[Kernel]:
-    if isinstance(kernel, Product):
-        for part in kernel.kernels:
-            yield from _factors(part)
-    else:
-        yield kernel
-
-
-def _leaves(kernel: Kernel) -> Iterator[Kernel]:
-    if isinstance(kernel, Combination):
-        for part in kernel.kernels:
-            yield from _leaves(part)
-    else:
-        yield kernel
-
-
 def _reads(kernel: Kernel, columns: int) -> list[int]:
     """Return the columns that a kernel reads, none for a constant."""
     read: set[int] = set()
-    for leaf in _leaves(kernel):
+    for leaf in latent.parts(kernel):
         if not isinstance(leaf, Constant):
             read |= {int(d) for d in np.arange(columns)[leaf.active_dims]}
     return sorted(read)

@@ -7,7 +7,7 @@ from typing import Any
 import gpflow
 import numpy as np
 import numpy.typing as npt
-from gpflow.kernels import Combination, Constant, Cosine, Kernel, Stationary, White
+from gpflow.kernels import Constant, Cosine, Kernel, Stationary, White
 
 from gpflow_ext.sites import latent
 
@@ -27,7 +27,7 @@ def misfit(kernel: Kernel, X: Any) -> str | None:
             "SharedIndependent or SeparateIndependent"
         )
     for part in latent.kernels(kernel):
-        leaves = list(_leaves(part))
+        leaves = list(latent.parts(part))
         strangers = [leaf for leaf in leaves if not _fits(leaf)]
         if strangers:
             return (
@@ -61,19 +61,11 @@ def scales(kernel: Kernel, columns: int) -> Array:
     """Return the shortest length scale along each of the columns, [D], infinite where no kernel reads it."""
     found = np.full(columns, np.inf)
     for part in latent.kernels(kernel):
-        for leaf in _leaves(part):
+        for leaf in latent.parts(part):
             if isinstance(leaf, Stationary):
                 read = np.arange(columns)[leaf.active_dims]
                 found[read] = np.minimum(found[read], np.asarray(leaf.lengthscales))
     return found
-
-
-def _leaves(kernel: Kernel) -> Any:
-    if isinstance(kernel, Combination):
-        for part in kernel.kernels:
-            yield from _leaves(part)
-    else:
-        yield kernel
 
 
 def _fits(leaf: Kernel) -> bool:
@@ -82,8 +74,6 @@ def _fits(leaf: Kernel) -> bool:
 
 def _has_noise(kernel: Kernel) -> bool:
     """Whether a term of a sum is white, or a product of what is everywhere positive with it."""
-    if isinstance(kernel, gpflow.kernels.Sum):
-        return any(map(_has_noise, kernel.kernels))
-    if isinstance(kernel, gpflow.kernels.Product):
+    if isinstance(kernel, (gpflow.kernels.Sum, gpflow.kernels.Product)):
         return any(map(_has_noise, kernel.kernels))
     return isinstance(kernel, White)

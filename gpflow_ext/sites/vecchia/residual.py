@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from gpflow_ext.numerics import linalg
 from gpflow_ext.numerics.centred import covariance
 from gpflow_ext.sites import latent
 
@@ -22,8 +23,7 @@ _BLOCK = 512  # data whose candidates are compared at once
 
 def root(kernel: gpflow.kernels.Kernel, Z: tf.Tensor) -> tf.Tensor:
     """Return the Cholesky factor L of K_uu with GPflow's default jitter, [S, M, M]."""
-    K = latent.gram(kernel, Z)
-    return tf.linalg.cholesky(tf.linalg.set_diag(K, tf.linalg.diag_part(K) + gpflow.default_jitter()))
+    return tf.linalg.cholesky(linalg.jittered(latent.gram(kernel, Z)))
 
 
 def features(kernels: Sequence[gpflow.kernels.Kernel], Z: tf.Tensor, L: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
