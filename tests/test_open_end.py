@@ -57,6 +57,34 @@ def test_the_noise_of_minibatches_cancels_over_a_pass() -> None:
     assert Line.through(values, block=20).rise == pytest.approx(0.5, abs=0.1)
 
 
+def test_noise_that_may_hide_a_rise_of_a_thousandth_has_not_settled() -> None:
+    """Passes so long that the last third has less than one, as those of 200 rows among 40,000."""
+    noise = np.random.default_rng(1).normal(size=300)
+    rising = 1000.0 + 0.02 * np.arange(300.0)
+    assert Line.through(rising + 20.0 * noise).rise is None
+    assert Line.through(rising + 20.0 * noise).may_rise
+    still = Line.through(1000.0 + noise)
+    assert (still.rise, still.may_rise) == (None, False)
+
+
+def test_a_run_whose_noise_hides_the_rise_goes_on() -> None:
+    noise = 5.0 * np.random.default_rng(3).normal(size=6000)
+
+    def noisy(model: Any, run: gpx.Run) -> gpx.Plan:
+        done = tf.Variable(0, dtype=tf.int64)
+
+        def step() -> float:
+            done.assign_add(1)
+            return 1000.0 + noise[int(done)]
+
+        return gpx.Plan(Steps(step, [done]), [done], 20, None, trackables={"done": done}, period=1)
+
+    model = gpflow.models.GPR(problems.continuous(), problems.kernel())
+    result = gpx.fit(model, recipe=noisy, progress=False)
+    assert result.status is gpx.Status.CONVERGED
+    assert 100 < result.steps < 6000
+
+
 def test_a_run_goes_on_until_it_has_settled_and_given_steps_are_as_given() -> None:
     result = fit()
     assert result.status is gpx.Status.CONVERGED

@@ -9,6 +9,8 @@ from gpflow_ext.data.checks import Array
 
 _RISE = 1e-4  # relative: a smaller rise is none
 _ERRORS = 3.0  # standard errors of a rise that is not noise
+_UNSEEN = 1e-3  # relative: a rise that noise must not hide
+_DOUBT = 2.0  # standard errors within which it may be
 _BLOCKS = 5  # at least
 
 
@@ -48,15 +50,29 @@ class Line(NamedTuple):
     @property
     def rise(self) -> float | None:
         """By how much the line rises over its blocks; ``None`` where that is nothing, or noise."""
+        rise, error = self._rise_and_error
+        return rise if rise > max(_RISE * self._size, _ERRORS * error) else None
+
+    @property
+    def may_rise(self) -> bool:
+        """Whether the line rises, or may do so unseen: by a thousandth, within two standard errors."""
+        rise, error = self._rise_and_error
+        return self.rise is not None or rise + _DOUBT * error > _UNSEEN * self._size
+
+    @property
+    def _size(self) -> float:
+        return max(1.0, abs(self.first + self.total / max(1.0, self.number)))
+
+    @property
+    def _rise_and_error(self) -> tuple[float, float]:
+        """The rise over the blocks, and its standard error."""
         n = self.number
         if n < 2.0:
-            return None
+            return 0.0, 0.0
         spread = n * (n * n - 1.0) / 12.0  # Σ (k − k̄)²
         slope = (self.moment - 0.5 * (n + 1.0) * self.total) / spread
         left = max(0.0, self.square - self.total**2 / n - slope**2 * spread)
-        error = math.sqrt(left / max(1.0, n - 2.0) / spread)
-        least = _RISE * max(1.0, abs(self.first + self.total / n))
-        return slope * n if slope * n > least and slope > _ERRORS * error else None
+        return slope * n, n * math.sqrt(left / max(1.0, n - 2.0) / spread)
 
 
 def most(block: int, values: int) -> int:

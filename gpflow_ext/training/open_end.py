@@ -16,9 +16,9 @@ _FEWEST = 10  # steps that are looked at
 class UntilSettled(tf.Module):
     """Looks whether a run has settled, first after some steps, then whenever it is longer by a half.
 
-    It has where the line through the objectives since the last look does not rise, see `Line`; at the first
-    look, through those of the last third. A checkpoint that holds the sums makes a restarted run end where
-    the uninterrupted one does.
+    It has where the line through the objectives since the last look, at the first one through those of the
+    last third, does not rise, and has too little noise to hide a rise; see `Line`. A checkpoint that holds
+    the sums makes a restarted run end where the uninterrupted one does.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class UntilSettled(tf.Module):
 
         An endless deadline then comes after `SECONDS`.
         """
-        if self._line.rise is not None:
+        if self._line.may_rise:
             deadline.limit(SECONDS)
             self._next()
         return self.look
