@@ -419,7 +419,7 @@ def test_the_server_names_words_that_training_has_not_seen(client, served):
     assert "unseen" not in client.post("/predict", json=one | {"colour": "blue"}).json()
     assert "unseen" in html.unescape(client.get("/").text)
     column = {"kind": "one-hot", "name": "a", "tensor": "a", "levels": ["x"]}
-    for mark in ("", "?", "NA", "n/a", " nan\v", "Null", "-", "none"):  # the server has its own list of these
+    for mark in (*cells._MISSING, "NA", " nan\v", "-", "none"):  # the server has its own list of these
         assert (unseen([column], {"a": [mark]}) == {}) == cells.is_missing(mark)
 
 

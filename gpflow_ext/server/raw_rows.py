@@ -19,7 +19,7 @@ RAW_COUNTS = "predict_raw_counts"
 _ORDINAL = 1_721_425  # Julian day numbers are so much above the ordinals of Python
 _MARKS = {"ymd": "-", "dmy": ".", "mdy": "/"}
 _SPACE = " \t\n\v\f\r"  # that the graph strips
-_MISSING = frozenset(("", "?", "na", "n/a", "nan", "null"))  # cells, stripped and in small letters
+_MISSING = frozenset(("", "?", "na", "n/a", "#n/a", "nan", "null"))  # cells, stripped and in small letters
 _LAST_MINUTE = 24 * 60 - 1  # of a day
 _LARGEST = int(np.finfo(np.float64).max)
 
