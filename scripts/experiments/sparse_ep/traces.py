@@ -75,10 +75,11 @@ flights, the best that is possible. `python -m scripts.tools.flights` makes the 
 Transportation Statistics, for those who have them, and this experiment then uses it too.
 
 M = {inducing}, {float}. All start from variance 1, noise variance 1e-3 and length scales at the median distance of the inducing
-points. {methods} Where a name begins with a number
-of rows, minibatches have as many, and where with one of points, so many inducing points are drawn in the same way. After
+points. {methods} Where a name begins with a number of rows,
+minibatches have as many, and where with one of points, so many inducing points are drawn in the same way. After
 {few:,} rows means that L-BFGS first learns all parameters from so many, drawn with seed 0, for a third of the seconds, its
-compilation among them; the dual sites then begin there, without trials of starts and with the last pass.
+compilation among them. The dual sites then begin there, without trials of starts and with the last pass. The runs of the
+latest date were on a slower processor, which takes fewer steps in the same seconds.
 """,
 }
 METHODS = f"""\
@@ -89,7 +90,8 @@ gradients the best of {", ".join(map(str, LENGTHS))}. Each was tried for {SEARCH
 most {HELD_OUT:,}, which judged it. These seconds are not counted, and a first step does not compile again what the search has
 compiled. That of the dual sites includes trials of starting points, as did that of SparseEP by minibatches when most of this was
 run. Its rate of Adam was constant then, and falls now. Of the dual sites those with {POINTS_OF_MANY} points have no such
-trials, and the last pass through all rows, once {STEPS:.0%} of the seconds are over; those with fewer were run without that."""
+trials, and the last pass through all rows, once {STEPS:.0%} of the seconds are over; those with
+fewer were run without that."""
 COMMON = (
     "Seconds are those of the processor, one thread, after the first step, in which a method compiles; the evaluations are not in\n"
     "them.\n"
