@@ -7,10 +7,10 @@ from typing import Any
 
 from gpflow_ext.ep.model import SparseEP
 from gpflow_ext.ep.stochastic import StochasticMatcher
+from gpflow_ext.training.gradient import first_look
 from gpflow_ext.training.recipe import Plan, Run
 
 _EPOCHS, _FEWEST = 10, 2  # before a look whether the objective still rises: ten, or, in many steps, two
-_STEPS = 1000
 
 
 def minibatch_plan(
@@ -80,4 +80,4 @@ def minibatch_plan(
 
 def _first_look(calls: int, per_call: int) -> int:
     """Return the number of the step after which it is looked at, of so many calls in an epoch."""
-    return min(_EPOCHS * calls, max(_FEWEST * calls, -(-_STEPS // per_call)))
+    return min(_EPOCHS * calls, max(_FEWEST * calls, first_look(per_call)))

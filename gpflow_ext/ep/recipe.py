@@ -120,9 +120,9 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
     end when log Z and the sites settle; the other looks after 500 steps whether log Z still rises.
 
     With ``minibatch_size`` a step is one minibatch, at a cost independent of N, and its objective an estimate
-    from it, see `ep.stochastic`. It looks whether that still rises after ten
-    epochs, or sooner, after 1,000 minibatches and two epochs. With all hyperparameters fixed there are ten
-    epochs, fewer if the sites settle.
+    from it, see `ep.stochastic`. It looks whether that still rises after ten epochs, or sooner, after 1,000
+    minibatches and two epochs. With all hyperparameters fixed there are ten epochs, or fewer if the sites
+    settle.
 
     With a ``strategy`` the data are sharded over its replicas; the result is the same up to rounding. The
     model is built outside its scope and holds its data. Without XLA and minibatches.

@@ -16,7 +16,7 @@ from gpflow_ext.svgp.minibatch_ascent import MinibatchAscent
 from gpflow_ext.svgp.natural_gradient import AscentUpdates
 from gpflow_ext.svgp.recipe import batch_shards, per_call, reader, several
 from gpflow_ext.svgp.whitened import WhitenedSVGP
-from gpflow_ext.training.gradient import check_per_call, period
+from gpflow_ext.training.gradient import check_per_call, first_look, period
 from gpflow_ext.training.gradient_descent import training_data
 from gpflow_ext.training.optimizers import LogSpaceAdam, built, coordinates
 from gpflow_ext.training.recipe import Plan, Run, recipe
@@ -141,7 +141,7 @@ def _plan(target: WhitenedSVGP, model: SVGP, run: Run, options: DualOptions) -> 
     return Plan(
         engine,
         engine.state,
-        steps=-(-1000 // options.steps_per_call),
+        steps=first_look(options.steps_per_call),
         period=period(arrays, size, options.steps_per_call),
         tolerance=None,
         trackables=trackables | ({} if optimizer is None else {"optimizer": optimizer}),

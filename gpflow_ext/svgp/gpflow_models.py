@@ -16,8 +16,8 @@ from gpflow_ext.svgp.unwhitened import has_twin, unwhitened_plan
 from gpflow_ext.svgp.whitened import WhitenedSVGP, WhitenedVGP, has_full_q, has_independent, refusal
 from gpflow_ext.svgp.whole_data import whole_data_plan
 from gpflow_ext.training import schedules
-from gpflow_ext.training.gradient import check_per_call, period
-from gpflow_ext.training.gradient_descent import STEPS, GradientOptions, gradient_descent, training_data
+from gpflow_ext.training.gradient import check_per_call, first_look, period
+from gpflow_ext.training.gradient_descent import GradientOptions, gradient_descent, training_data
 from gpflow_ext.training.lbfgs_recipe import constants, is_an_estimate, lbfgs_plan
 from gpflow_ext.training.optimizers import RATE, built
 from gpflow_ext.training.options import refuse_unused
@@ -188,7 +188,7 @@ def _natural(
     return Plan(
         engine,
         engine.state,
-        steps=-(-STEPS // options.steps_per_call),
+        steps=first_look(options.steps_per_call),
         tolerance=None,
         period=period(arrays, options.minibatch_size, options.steps_per_call),
         trackables={"engine": engine, "batches": batches}

@@ -24,7 +24,7 @@ from gpflow_ext.svgp.model import SVGPRobustMax
 from gpflow_ext.svgp.natural_gradient import Minibatch
 from gpflow_ext.svgp.whole_data import whole_data_plan
 from gpflow_ext.training.distribute import Shards
-from gpflow_ext.training.gradient import Minibatches, check_per_call, next_minibatch, period
+from gpflow_ext.training.gradient import Minibatches, check_per_call, first_look, next_minibatch, period
 from gpflow_ext.training.gradient_descent import training_data
 from gpflow_ext.training.loop import Status
 from gpflow_ext.training.optimizers import built
@@ -197,7 +197,7 @@ def _first_order(
     return Plan(
         engine if watch is None else Watched(engine, watch, options.validate_every),
         engine.state,
-        steps=-(-1000 // options.steps_per_call),
+        steps=first_look(options.steps_per_call),
         period=period(arrays, size, options.steps_per_call),
         tolerance=None if watch is None else math.inf,
         stationarity=0.0,

@@ -196,7 +196,7 @@ def _natural(target: WhitenedSVGP, model: SVGP, run: Run, options: NaturalOption
     return Plan(
         engine,
         engine.state,
-        steps=-(-1000 // options.steps_per_call),
+        steps=gradient.first_look(options.steps_per_call),
         period=gradient.period(arrays, size, options.steps_per_call),
         tolerance=None,
         trackables=trackables | ({} if optimizer is None else {"optimizer": optimizer}),
@@ -247,7 +247,7 @@ def _classification(
     return Plan(
         solver,
         [*model.variables, *solver.state],
-        steps=1000,
+        steps=gradient.first_look(),
         period=gradient.period(arrays, size),
         tolerance=None,
         trackables={"optimizer": optimizer, "batches": batches},
@@ -282,7 +282,7 @@ def _averaging(name: str, model: SVGP, run: Run, arrays: tuple[Any, Any], miniba
     return Plan(
         Steps(lambda: -engine.step()),
         variables,  # a failed step undoes itself; a copy of the table would cost more than a step
-        steps=1000,
+        steps=gradient.first_look(),
         period=count,
         tolerance=None,
         trackables={"engine": engine},

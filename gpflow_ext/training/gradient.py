@@ -13,6 +13,8 @@ from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.loss import Loss, LossFunction
 from gpflow_ext.training.solver import Steps
 
+_FIRST_LOOK = 1000  # steps of a run without a number of them, see `training.open_end`
+
 
 class Minibatches(tf.Module):
     """An endless iterator over shuffled minibatches (X [B, D], Y [B, P]).
@@ -74,6 +76,11 @@ def period(arrays: tuple[Any, Any] | None, minibatch_size: int | None, per_call:
     """Return the calls of so many steps in a pass through arrays, one where it is not known."""
     rows = 1 if arrays is None or minibatch_size is None else len(arrays[0]) / minibatch_size
     return max(1, round(rows / per_call))
+
+
+def first_look(per_call: int = 1) -> int:
+    """Return the calls of so many steps before an open end is first looked for, of a thousand steps."""
+    return -(-_FIRST_LOOK // per_call)
 
 
 def next_minibatch(batches: Any) -> Any:

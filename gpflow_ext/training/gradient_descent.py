@@ -19,8 +19,6 @@ from gpflow_ext.training.recipe import Plan, Run, recipe
 from gpflow_ext.training.schedules import Schedule, ScheduleOptions
 from gpflow_ext.training.trials import StartOptions, tried
 
-STEPS = 1000  # by default
-
 
 @dataclass(frozen=True)
 class GradientOptions(ScheduleOptions, StartOptions):
@@ -76,7 +74,7 @@ def _plan(model: BayesianModel, run: Run, options: GradientOptions) -> Plan:
     return Plan(
         solver,
         [*model.variables, *solver.state],
-        steps=-(-STEPS // options.steps_per_call),
+        steps=gradient.first_look(options.steps_per_call),
         period=gradient.period(arrays, size, options.steps_per_call),
         tolerance=None,
         trackables={"optimizer": optimizer} | ({} if batches is None else {"batches": batches}),

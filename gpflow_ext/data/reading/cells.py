@@ -105,10 +105,12 @@ def may_be_thousands(cells: Sequence[str]) -> bool:
 
 def grouped(cells: Sequence[str]) -> int | None:
     """Return a row with a space or an apostrophe between thousands, where all cells are otherwise numbers."""
-    found = [row for row, cell in enumerate(cells) if _GROUPED.fullmatch(cell.strip(SPACE))]
-    others = [cells[row] for row in {*range(len(cells))}.difference(found)]
+    marked = [_GROUPED.fullmatch(cell.strip(SPACE)) is not None for cell in cells]
+    if True not in marked:
+        return None
+    others = (cell for cell, is_marked in zip(cells, marked, strict=True) if not is_marked)
     plain = all(is_missing(cell) or is_number(cell) or is_number(cell, ",") for cell in others)
-    return found[0] if found and plain else None
+    return marked.index(True) if plain else None
 
 
 def text_of(value: Any) -> str:

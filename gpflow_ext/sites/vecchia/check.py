@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import gpflow
 import numpy as np
 import numpy.typing as npt
 from gpflow.kernels import Constant, Cosine, Kernel, Stationary, White
@@ -37,7 +36,7 @@ def misfit(kernel: Kernel, X: Any) -> str | None:
             )
         if not any(isinstance(leaf, Stationary) for leaf in leaves):
             return "none of its kernels is stationary: add a Matérn kernel"
-        if len(inputs) > 1 and not _has_noise(part):
+        if len(inputs) > 1 and not any(isinstance(leaf, White) for leaf in leaves):
             read = inputs[:, np.isfinite(scales(part, inputs.shape[1]))]
             equal = len(inputs) - len(np.unique(read, axis=0))
             if equal:
@@ -70,10 +69,3 @@ def scales(kernel: Kernel, columns: int) -> Array:
 
 def _fits(leaf: Kernel) -> bool:
     return isinstance(leaf, (Stationary, White, Constant)) and not isinstance(leaf, Cosine)
-
-
-def _has_noise(kernel: Kernel) -> bool:
-    """Whether a term of a sum is white, or a product of what is everywhere positive with it."""
-    if isinstance(kernel, (gpflow.kernels.Sum, gpflow.kernels.Product)):
-        return any(map(_has_noise, kernel.kernels))
-    return isinstance(kernel, White)

@@ -63,7 +63,7 @@ the table above, except for the length scales, which start at the median distanc
 
 {rows:,} training and {test_rows:,} test images, pixels standardised, M = {inducing}, {float}, one length scale to a pixel, started
 at the median distance of the inducing points. SparseEP in batch moves the hyperparameters by
-the authors' rule from step sizes 1e-3 and damps by 0.5. {methods}
+the authors' rule from step sizes 1e-3 and damps by 0.5. {methods}.
 """,
     "airline": """\
 ## Airline delays
@@ -75,11 +75,14 @@ flights, the best that is possible. `python -m scripts.tools.flights` makes the 
 Transportation Statistics, for those who have them, and this experiment then uses it too.
 
 M = {inducing}, {float}. All start from variance 1, noise variance 1e-3 and length scales at the median distance of the inducing
-points. {methods} Where a name begins with a number of rows,
-minibatches have as many, and where with one of points, so many inducing points are drawn in the same way. After
-{few:,} rows means that L-BFGS first learns all parameters from so many, drawn with seed 0, for a third of the seconds, its
-compilation among them. The dual sites then begin there, without trials of starts and with the last pass. The runs of the
-latest date were on a slower processor, which takes fewer steps in the same seconds.
+points. {methods},
+but for those with {many} points and those that begin after {few:,} rows. These have it once {share:.0%} of the seconds are over, and
+no trials of starts.
+
+Where a name begins with a number of rows, minibatches have as many, and where with one of points, so many inducing points are
+drawn in the same way. After {few:,} rows means that L-BFGS first learns all parameters from so many, drawn with seed 0, for a
+third of the seconds, its compilation among them. The processors of the runs, which are listed at the end, differ in the steps
+that they take in the same seconds.
 """,
 }
 METHODS = f"""\
@@ -89,9 +92,7 @@ gradients and the rest by Adam(0.01). The rate of Adam is the best of {", ".join
 gradients the best of {", ".join(map(str, LENGTHS))}. Each was tried for {SEARCH:.0%} of the seconds on the training rows without at
 most {HELD_OUT:,}, which judged it. These seconds are not counted, and a first step does not compile again what the search has
 compiled. That of the dual sites includes trials of starting points, as did that of SparseEP by minibatches when most of this was
-run. Its rate of Adam was constant then, and falls now. Of the dual sites those with {POINTS_OF_MANY} points have no such
-trials, and the last pass through all rows, once {STEPS:.0%} of the seconds are over; those with
-fewer were run without that."""
+run. Its rate of Adam was constant then, and falls now. The traces of the dual sites have no last pass through all rows"""
 COMMON = (
     "Seconds are those of the processor, one thread, after the first step, in which a method compiles; the evaluations are not in\n"
     "them.\n"
@@ -193,7 +194,8 @@ def document(journal: Journal, experiment: str) -> list[str]:
         if not records:
             continue
         if not text:
-            about = {"methods": METHODS, "about": segments.ABOUT, "few": FEW_ROWS}
+            about: Record = {"methods": METHODS, "about": segments.ABOUT}
+            about |= {"few": FEW_ROWS, "many": POINTS_OF_MANY, "share": STEPS}
             text = [TEXT[experiment].format(**records[0], **about), COMMON]
         stem = _stem(experiment, name)
         if experiment == "airline":
