@@ -312,6 +312,8 @@ def test_spaces_between_thousands_do_not_make_words(write, cell):
         assert len(problem.remedies) == remedies
     split = whole(path, one_hot=["a"], task="multiclass")[2]
     assert (split.feature_names[0], split.labels[0]) == (f"a=1{cell}", f"1{cell[:5]}")
+    beside = write("a;y\n" + "".join(f"{each};{i}.5\n" for i, each in enumerate([f"1{cell}", "word"] * 4)))
+    assert whole(beside)[2].feature_names == (f"a=1{cell}", "a=word")
 
 
 @pytest.mark.parametrize("cell", ["nan", " NaN ", "NA", "n/a", "#N/A", "", "null", "?"])
