@@ -37,6 +37,7 @@ from gpflow_ext.svgp.gpflow_models import gpflow_model
 from gpflow_ext.svgp.recipe import robust_max
 from gpflow_ext.svgp.svi import svi_classification, svi_fg, svi_lbfgsb, svi_natural, svi_sag
 from gpflow_ext.svgp.vi_means import vi_means
+from gpflow_ext.training import continuation
 from gpflow_ext.training import progress as progress_bar
 from gpflow_ext.training.deadline import Deadline, whole_steps
 from gpflow_ext.training.distribute import hold_fixed, in_scope
@@ -266,6 +267,8 @@ def fit(
         first_step = start(plan, model, trail, restore, {"arguments": alike})
         if first_step and plan.rests and plan.solver.start().violation > plan.stationarity:
             trail.unsettle()  # a tighter one than that which the checkpoint has met
+        if not first_step:
+            continuation.take_up(model, plan)
         trail.end.resume(first_step)
         if prolonged := plan.is_open and chosen is None:
             steps = trail.end.look
@@ -277,9 +280,8 @@ def fit(
             stack.enter_context(interrupts)
             callbacks.append(_saver(plan, checkpoints, checkpoint_every))
         shown = progress if chief else False
-        callbacks.append(
-            stack.enter_context(progress_bar.bar(type(model).__name__, steps, first_step, shown, plan.report))
-        )
+        bar = progress_bar.bar(type(model).__name__, steps, first_step, shown, plan.report)
+        callbacks.append(stack.enter_context(bar))
         deadline = Deadline(seconds)
         result = iterate(
             plan.update,
@@ -304,6 +306,7 @@ def fit(
     interrupts.end(f"Interrupted after step {result.steps}. The same call resumes in {checkpoint_dir}.")
     if plan.finish() and checkpoints is not None:
         checkpoints.save_finished()
+    continuation.leave(model, plan, result)
     slope = last.slope(result, deadline.has_cut, prolonged and math.isinf(seconds))
     notes = noted(slope, odd, findings(twin.model, twin.data))
     result = dataclasses.replace(result, starts=plan.tried(), notes=notes)

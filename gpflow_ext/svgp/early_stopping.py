@@ -82,7 +82,8 @@ class Watched:
         return self._engine.state
 
     def start(self) -> Progress:
-        """See `Solver`."""
+        """See `Solver`; the whole patience is left again."""
+        self._watch.waited.assign(0)
         return self._engine.start()
 
     def step(self) -> Progress:
