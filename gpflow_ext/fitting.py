@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import functools
-import math
 import os
 import warnings
 from collections.abc import Callable
@@ -31,28 +27,21 @@ from gpflow_ext.models import (
     SparseEP,
     SVGPRobustMax,
 )
-from gpflow_ext.persistence.checkpoint import Checkpoints
 from gpflow_ext.svgp.dual_recipe import dual
 from gpflow_ext.svgp.gpflow_models import gpflow_model
 from gpflow_ext.svgp.recipe import robust_max
 from gpflow_ext.svgp.svi import svi_classification, svi_fg, svi_lbfgsb, svi_natural, svi_sag
 from gpflow_ext.svgp.vi_means import vi_means
-from gpflow_ext.training import continuation
-from gpflow_ext.training import progress as progress_bar
-from gpflow_ext.training.deadline import Deadline, whole_steps
 from gpflow_ext.training.distribute import hold_fixed, in_scope
-from gpflow_ext.training.ends import FitWarning, bad_end, check_first_step, check_parameters
-from gpflow_ext.training.findings import findings, noted
+from gpflow_ext.training.ends import FitWarning, bad_end, check_parameters
+from gpflow_ext.training.execution import Asked, Execution
 from gpflow_ext.training.gradient_descent import gradient_descent
-from gpflow_ext.training.interrupts import Interrupts
 from gpflow_ext.training.lbfgs_recipe import lbfgs_of_all
-from gpflow_ext.training.loop import Callback, FitResult, Status, Trail, iterate
+from gpflow_ext.training.loop import FitResult, Status
 from gpflow_ext.training.memory import check_memory
 from gpflow_ext.training.recipe import NoOptions, Plan, Recipe, Run, as_recipe, recipe, recipe_of, register
-from gpflow_ext.training.rising import LastSteps
 from gpflow_ext.training.scale import scale_failure
 from gpflow_ext.training.site_recipe import site_inference
-from gpflow_ext.training.workers import start
 
 
 @recipe("sampled", NoOptions)
@@ -153,7 +142,8 @@ def fit(
         as ``OUT_OF_TIME``, at the first iterate that follows, or in the graph after up to 50 evaluations. It
         counts as a step; a resumed run goes on from its best parameters, and tries no start that it has left
         out. One iteration is always made, and before it the functions are traced, however long that takes. Of
-        trials of starts by small steps each has a tenth of the seconds. Steps of several workers are whole.
+        trials of starts by small steps each has a tenth of the seconds, and none begins after them. Steps of
+        several workers are whole.
     tolerance
         Relative change of the objective below which training stops.
     monitor
@@ -203,22 +193,10 @@ def fit(
         If a trained kernel correlates no two inputs, or cannot tell them apart: its length scales do not
         suit the scale of the inputs.
     """
-    whole = {} if steps is None else {"steps": steps}
-    checks.check_whole(seed=seed, checkpoint_every=checkpoint_every, **whole)
-    given = {"seconds": seconds, "tolerance": tolerance}
-    checks.check_number(**{name: value for name, value in given.items() if value is not None})
+    asked = Asked(steps, seconds, tolerance, monitor, checkpoint_dir, checkpoint_every, progress)
+    checks.check_whole(seed=seed)
     checks.check_kind(tf.Module, model=model)
-    checks.check_flag(progress=progress, jit_compile=jit_compile)
-    if monitor is not None:
-        checks.check_callable(monitor=monitor)
-    if checkpoint_every < 1:
-        raise ValueError(f"`checkpoint_every` must be at least 1; got {checkpoint_every}.")
-    if steps is not None and steps < 0:
-        raise ValueError(f"`steps` must not be negative; got {steps}.")
-    if seconds is not None and not seconds > 0.0:
-        raise ValueError(f"`seconds` must be positive; got {seconds}.")
-    if tolerance is not None and math.isnan(tolerance):
-        raise ValueError("`tolerance` must be a number; got nan.")
+    checks.check_flag(jit_compile=jit_compile)
     if in_scope():
         raise ValueError("Call `fit` outside of `strategy.scope()`; it takes the strategy as `strategy`.")
     held.follow(model)
@@ -230,92 +208,19 @@ def fit(
     twin = Twin(model, data)
     if "validation" in options:
         options["validation"] = twin.rows(options["validation"])
-    seconds = math.inf if seconds is None else seconds
-    shared = {"seed": seed, "jit_compile": jit_compile, "strategy": strategy, "seconds": seconds}
+    shared = {"seed": seed, "jit_compile": jit_compile, "strategy": strategy, "seconds": asked.time}
     plan = _chosen(model, recipe)(twin.model, twin.data, open_ended=steps is None, **shared, **options)
     twin.carry_back()
-    chosen, steps = steps, plan.steps if steps is None else steps
-    shards = plan.shards
-    chief = shards is None or shards.is_chief
-    tolerance = plan.tolerance if tolerance is None else tolerance
-    with contextlib.ExitStack() as stack:
-        if shards is not None:
-            stack.enter_context(shards.watched())
-        if shards is not None and shards.num_processes > 1:
-            stack.enter_context(whole_steps())
-        callbacks: list[Callback] = []
-        if monitor is not None:
-            callbacks += [lambda *_: plan.gather(), *([lambda step, _: monitor(step)] if chief else [])]
-        checkpoints: Checkpoints | None = None
-        trail, interrupts = Trail(plan.steps, plan.period), Interrupts()
-
-        def restore() -> int:
-            nonlocal checkpoints
-            if checkpoint_dir is None:
-                return 0
-            checkpoints = Checkpoints(
-                checkpoint_dir,
-                model,
-                training=plan.settings,
-                data=plan.data,
-                trail=trail,
-                **plan.trackables,
-            )
-            return checkpoints.restore_latest() or 0
-
-        alike = [steps, tolerance, checkpoint_every, monitor is None, checkpoint_dir is None]
-        first_step = start(plan, model, trail, restore, {"arguments": alike})
-        if first_step and plan.rests and plan.solver.start().violation > plan.stationarity:
-            trail.unsettle()  # a tighter one than that which the checkpoint has met
-        if not first_step:
-            continuation.take_up(model, plan)
-        trail.end.resume(first_step)
-        if prolonged := plan.is_open and chosen is None:
-            steps = trail.end.look
-        odd = findings(twin.model, twin.data)
-        timed = prolonged or math.isfinite(seconds)
-        last = LastSteps(model, steps, first_step=first_step, timed=timed, block=plan.period)
-        callbacks += [*([trail.end] if plan.period else []), last]
-        if checkpoint_dir is not None:
-            stack.enter_context(interrupts)
-            callbacks.append(_saver(plan, checkpoints, checkpoint_every))
-        shown = progress if chief else False
-        bar = progress_bar.bar(type(model).__name__, steps, first_step, shown, plan.report)
-        callbacks.append(stack.enter_context(bar))
-        deadline = Deadline(seconds)
-        result = iterate(
-            plan.update,
-            plan.variables,
-            steps=steps,
-            first_step=first_step,
-            tolerance=tolerance,
-            monotone=plan.monotone,
-            callbacks=callbacks,
-            trail=trail,
-            settled=plan.settled,
-            deadline=deadline,
-            interrupted=lambda: bool(interrupts),
-            rests=plan.rests,
-            further=functools.partial(trail.end.further, deadline) if prolonged else None,
-        )
-        plan.gather()
-    if result.status is Status.NON_FINITE and result.steps == 0:
-        check_first_step(twin.model, twin.data)
-    if checkpoints is not None and result.steps > max(checkpoints.steps, default=0):
-        checkpoints.save(result.steps)
-    interrupts.end(f"Interrupted after step {result.steps}. The same call resumes in {checkpoint_dir}.")
-    if plan.finish() and checkpoints is not None:
-        checkpoints.save_finished()
-    continuation.leave(model, plan, result)
-    slope = last.slope(result, deadline.has_cut, prolonged and math.isinf(seconds))
-    notes = noted(slope, odd, findings(twin.model, twin.data))
-    result = dataclasses.replace(result, starts=plan.tried(), notes=notes)
-    if chief and slope and chosen is None and (result.status is Status.MAX_STEPS or math.isinf(seconds)):
-        warnings.warn(slope, FitWarning, stacklevel=2)
-    if chief and result.status in (Status.NON_FINITE, Status.DIVERGED, Status.STALLED):
-        warnings.warn(bad_end(result, twin.model), FitWarning, stacklevel=2)
-    elif chief and (failure := scale_failure(twin.model, twin.data)) is not None:
-        warnings.warn(failure, stacklevel=2)
+    execution = Execution(model, plan, asked, twin.model, twin.data)
+    result, slope = execution.run()
+    if execution.is_chief:
+        own = steps is None and (result.status is Status.MAX_STEPS or not asked.is_timed)
+        if slope and own:
+            warnings.warn(slope, FitWarning, stacklevel=2)
+        if result.status in (Status.NON_FINITE, Status.DIVERGED, Status.STALLED):
+            warnings.warn(bad_end(result, twin.model), FitWarning, stacklevel=2)
+        elif (failure := scale_failure(twin.model, twin.data)) is not None:
+            warnings.warn(failure, stacklevel=2)
     return result
 
 
@@ -336,15 +241,3 @@ def _chosen(model: BayesianModel, recipe: str | Callable[..., Plan] | None) -> R
             f"None; got {recipe!r}."
         )
     return _BY_NAME[recipe]
-
-
-def _saver(plan: Plan, checkpoints: Checkpoints | None, every: int) -> Callback:
-    """Return the callback that saves; without checkpoints it only sends the chief what it has to save."""
-
-    def save(step: int, _: float) -> None:
-        if step % every == 0:
-            plan.gather()
-            if checkpoints is not None:
-                checkpoints.save(step)
-
-    return save

@@ -102,7 +102,7 @@ def test_a_target_that_is_no_class_is_named_before_it_is_scored() -> None:
     for wrong in (3.0, -1.0, 0.5, np.nan):
         with pytest.raises(ValueError, match="class numbers 0 to 2"):
             gpx.metrics.evaluate(MODELS["classes"](9), (X, np.array([[0.0], [wrong], [2.0], [1.0]])))
-    with pytest.raises(ValueError, match="not one-hot"):
+    with pytest.raises(ValueError, match="for indicators use"):
         gpx.metrics.evaluate(MODELS["classes"](9), (X, np.eye(3)[[0, 1, 2, 0]]))
 
 

@@ -46,7 +46,7 @@ TOWER: list[dict[str, str]] = [
     },
     {
         "training": "deadline line open_end mean_units log_space starts interrupts loop ends loss progress distribute options overrides solver search guarded lbfgs line_search climb lbfgs_in_graph gradient optimizers schedules recipe trials gradient_descent "
-        "lbfgs_recipe hyperparameters site_iteration site_recipe site_twin scale rising findings memory workers continuation"
+        "lbfgs_recipe hyperparameters site_iteration site_recipe site_twin scale rising findings memory workers continuation execution"
     },
     {
         "sampling": "surrogate tuning options diagnostics summary draws holds_draws averaging hmc iterations affine target gibbs adaptation chains sampleable tuners latents density "

@@ -134,6 +134,14 @@ def test_svi_classification_learns() -> None:
 # -------------------------------------------------------------------------------------------- projected Newton
 
 
+SEEN: list[tuple[float, float]] = []  # of the module: a compiled function has copies of what it closes over
+
+
+def _note(*values: np.ndarray) -> np.ndarray:
+    SEEN.append((float(values[0]), float(values[1])))
+    return np.array(0.0)
+
+
 def _rosenbrock() -> tuple[tf.Variable, tf.Variable]:
     return tf.Variable(-1.2, dtype=tf.float64), tf.Variable([1.0], dtype=tf.float64)
 
@@ -141,14 +149,10 @@ def _rosenbrock() -> tuple[tf.Variable, tf.Variable]:
 @pytest.mark.parametrize("bounds", [None, [(-2.0, 0.5), (-2.0, 2.0)], [(-2.0, 2.0), (0.5, 0.8)]])
 def test_projected_newton_stays_in_its_box_and_finds_its_optimum(bounds) -> None:
     a, b = _rosenbrock()
-    seen: list[tuple[float, float]] = []
-
-    def note(*values: np.ndarray) -> np.ndarray:
-        seen.append((float(values[0]), float(values[1])))
-        return np.array(0.0)
+    SEEN.clear()
 
     def loss() -> tf.Tensor:
-        watched = tf.stop_gradient(tf.numpy_function(note, [a, b[0]], tf.float64))
+        watched = tf.stop_gradient(tf.numpy_function(_note, [a, b[0]], tf.float64))
         return (1.0 - a) ** 2 + 100.0 * (b[0] - a**2) ** 2 + watched
 
     end = projected_newton.minimize(loss, [a, b], bounds=bounds, tolerance=1e-8)
@@ -157,9 +161,9 @@ def test_projected_newton_stays_in_its_box_and_finds_its_optimum(bounds) -> None
     )
     np.testing.assert_allclose(end, reference.fun, rtol=1e-8, atol=1e-10)
     low, high = (np.full(2, s * np.inf) for s in (-1, 1)) if bounds is None else np.array(bounds).T
-    assert len(seen) > 5
-    assert len(seen) < 200  # else it zigzags along a bound
-    assert ((low <= np.array(seen)) & (np.array(seen) <= high)).all()
+    assert len(SEEN) > 5
+    assert len(SEEN) < 200  # else it zigzags along a bound
+    assert ((low <= np.array(SEEN)) & (np.array(SEEN) <= high)).all()
 
 
 def test_projected_newton_solves_a_quadratic_at_once_and_leaves_a_saddle() -> None:

@@ -17,7 +17,7 @@ from gpflow_ext.training.gradient import Minibatches
 from gpflow_ext.training.loop import FitResult, Status
 from gpflow_ext.training.recipe import Plan
 
-_SOUND = (Status.CONVERGED, Status.MAX_STEPS, Status.OUT_OF_TIME, Status.STOPPED_EARLY)
+_SOUND = (Status.CONVERGED, Status.MAX_STEPS, Status.OUT_OF_TIME, Status.STOPPED_EARLY, Status.INTERRUPTED)
 
 
 class _Left(NamedTuple):

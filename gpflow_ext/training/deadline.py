@@ -31,6 +31,10 @@ class Deadline:
         """Let one that never comes come so many seconds after it was set."""
         self._end = self._begin + seconds if math.isinf(self._end) else self._end
 
+    def bring_forward(self) -> None:
+        """Let the moment be now."""
+        self._end = -math.inf
+
     @property
     def is_over(self) -> bool:
         """Whether the moment is past."""

@@ -1,9 +1,10 @@
-"""Signals that ask a run to end: it ends after the step that it is in, with a checkpoint."""
+"""Signals that ask a run to end: after the step that it is in, with a checkpoint, or early in that step."""
 
 from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -15,9 +16,15 @@ class Interrupts:
 
     A second signal has the usual effect at once. It does nothing outside the main thread, to which Python
     delivers all signals.
+
+    Parameters
+    ----------
+    cut
+        Called by SIGINT, to end the step early in a run without checkpoints; SIGTERM has its usual effect.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cut: Callable[[], None] | None = None) -> None:
+        self._cut = cut
         self._asked: int | None = None
         self._before: dict[int, Any] = {}
 
@@ -25,7 +32,7 @@ class Interrupts:
         """Begin to take note."""
         if threading.current_thread() is threading.main_thread():
             usual = (signal.default_int_handler, signal.SIG_DFL)
-            for number in _SIGNALS:
+            for number in _SIGNALS if self._cut is None else _SIGNALS[:1]:
                 if signal.getsignal(number) in usual:
                     self._before[number] = signal.signal(number, self._note)
         return self
@@ -51,6 +58,8 @@ class Interrupts:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._asked = number
         self._let_go()
+        if self._cut is not None:
+            self._cut()
 
     def _let_go(self) -> None:
         for number, handler in self._before.items():

@@ -185,7 +185,7 @@ def iterate(
     deadline
         After which no step begins but the first, and one that can end early does; by default it never comes.
     interrupted
-        Asked before each step whether the run shall end.
+        Asked before each step, and after one that was cut short, whether a signal ends the run.
     rests
         Whether a step after one whose conditions hold would change nothing: none is done to see that.
     further
@@ -210,8 +210,12 @@ def iterate(
             failure = Status.OUT_OF_TIME
             break
         before = _read(variables)
-        with deadline.observed():
-            value, at_rest = update()
+        try:
+            with deadline.observed():
+                value, at_rest = update()
+        except BaseException:  # an error, or a second signal: no half of a step is left
+            assign(variables, before)
+            raise
         at_rest = at_rest and not deadline.has_cut
         if not math.isfinite(value):
             failure = Status.NON_FINITE
@@ -234,7 +238,7 @@ def iterate(
         for callback in callbacks:
             callback(step, value)
         if deadline.has_cut:
-            failure = Status.OUT_OF_TIME
+            failure = Status.INTERRUPTED if interrupted() else Status.OUT_OF_TIME
             break
         if tolerance is not None and still >= _STILL:
             failure = Status.STALLED

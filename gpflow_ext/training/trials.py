@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from gpflow.models import BayesianModel
 
+from gpflow_ext.training import deadline
 from gpflow_ext.training.recipe import Plan, Run
 from gpflow_ext.training.solver import Progress, Solver
 from gpflow_ext.training.starts import (
@@ -20,6 +21,7 @@ from gpflow_ext.training.starts import (
     Further,
     Start,
     Tried,
+    are_enough,
     assign,
     best,
     check_starts,
@@ -105,9 +107,11 @@ class Trials(tf.Module):
         """Try each start, and leave the model as it was but for the values of the best one."""
         moving = [*self._model.variables, *(() if self._optimizer is None else self._optimizer.variables)]
         kept, trainable = [variable.read_value() for variable in moving], self._model.trainable_variables
-        starts, tried = (Start(OWN, [v.read_value() for v in trainable]), *self._further.starts), []
-        most = math.inf
+        starts = (Start(OWN, [v.read_value() for v in trainable]), *self._further.starts)
+        tried, most = list[Tried](), math.inf
         for start in starts:
+            if are_enough(tried):
+                break
             assign(trainable, start.values)
             objectives = _objectives(self._build(), most, self._seconds)
             tried.append(Tried(start.name, float(np.mean(objectives[len(objectives) // 2 :]))))
@@ -122,9 +126,11 @@ def _objectives(plan: Plan, most: float, seconds: float) -> list[float]:
     """Return the objectives of a trial's steps, two at least unless one is NaN, which is then the last."""
     found, begin = [plan.solver.step().objective], time.perf_counter()
     number = min(most, max(2, math.ceil(plan.steps / _SHARE)))
-    while len(found) < number and not math.isnan(found[-1]):
-        if len(found) > 1 and time.perf_counter() - begin > seconds:
-            break
+
+    def is_over() -> bool:
+        return time.perf_counter() - begin > seconds or deadline.current().is_over
+
+    while len(found) < number and not math.isnan(found[-1]) and not (len(found) > 1 and is_over()):
         found.append(plan.solver.step().objective)
     return found
 
