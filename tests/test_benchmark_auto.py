@@ -156,9 +156,8 @@ def test_the_classifier_is_timed_and_tried_on_wrong_labels(
     X = RNG.normal(size=(60, 2))
     parts = [(X[rows], (X[rows, :1] > 0.0).astype(float)) for rows in (slice(0, 40), slice(40, 60))]
     monkeypatch.setattr(gpx.datasets, "load", lambda name, seed: parts)
-    monkeypatch.setattr(classifier, "NOISY", ("breast_cancer",))
     path = tmp_path / "page.jsonl"
-    classifier.run(argparse.Namespace(splits=1, sizes=[40]), Journal(path))
+    classifier.run(argparse.Namespace(splits=1, sizes=[40], tables=["breast_cancer"]), Journal(path))
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert [each["what"] for each in records] == 3 * ["seconds"] + 3 * ["noise"]
     assert all(0.0 < each["nlpd"] < 0.75 and each["seconds"] > 0.0 for each in records)

@@ -204,6 +204,15 @@ def test_loss_gradient_equals_central_differences(model) -> None:
         )
 
 
+def test_a_function_of_the_user_is_read_by_autograph_without_a_warning(monkeypatch) -> None:
+    """It rewrites all that the function calls, and warns where it cannot read the code."""
+    model, warned = _settled(MODELS["VGPKMM"]()), []
+    monkeypatch.setattr(tf.get_logger(), "warning", lambda *arguments, **_: warned.append(arguments))
+    found, expected = tf.function(model.predict_y)(XNEW), model.predict_y(XNEW)
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+    assert warned == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_loss_and_prediction_compile_under_xla(request, dtype) -> None:

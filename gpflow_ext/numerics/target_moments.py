@@ -97,6 +97,5 @@ def has_variance(likelihood: gpflow.likelihoods.Likelihood) -> bool:
 
 def innermost(likelihood: gpflow.likelihoods.Likelihood) -> gpflow.likelihoods.Likelihood:
     """Return the likelihood that ``Weighted`` and ``Standardised`` ones are of."""
-    while isinstance(within := getattr(likelihood, "likelihood", None), gpflow.likelihoods.Likelihood):
-        likelihood = within
-    return likelihood
+    within = getattr(likelihood, "likelihood", None)  # AutoGraph, of a user's function, knows no walrus
+    return innermost(within) if isinstance(within, gpflow.likelihoods.Likelihood) else likelihood
