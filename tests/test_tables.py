@@ -334,18 +334,65 @@ def test_marks_of_missing_values(write, cell):
         (["01/02/2020", "02/02/2020", "03/02/2020"], {"dates": {"a": "mdy"}}, [0, 31, 60], "mdy"),
         (["1900-03-01T06:00", "1900-02-28 12:00:30", "1900-03-01T00:00:00.5Z"], {},
          [1.25, 0.5 + 30 / 86400, 1 + 0.5 / 86400], "ymd"),
+        (["01/02/2020 03:15 PM", "13/2/2020, 12:00:30 a.m.", "2/2/2020 12:30pm +0530"], {},
+         [15.25 / 24, 12 + 30 / 86400, 1 + 7 / 24], "dmy"),
+        (["3 Jan 2020", "Sat, 04-JAN-2020 10:00 GMT+0200", "5th January, 2020", "06jan2020"], {},
+         [0, 1 + 8 / 24, 2, 3], "dmy"),
+        (["Jan 3, 2020", "Sept. 4 2020", "february 29th, 2020"], {}, [0, 245, 57], "mdy"),
+        (["2020-03", "2020/1", "2019-12"], {}, [91, 31, 0], "ymd"),
+        (["Mar 2020", "Jan. 2020", "01/2021"], {}, [60, 0, 366], "mdy"),
+        (["2020Q1", "2020-q3", "2020 Q4"], {}, [0, 182, 274], "ymd"),
+        (["Q1 2020", "Q4/2020", "q3-2020"], {}, [0, 274, 182], "mdy"),
     ],
 )  # fmt: skip
 def test_dates_are_days_since_the_first(write, written, options, days, order):
-    path = write("a,y\n" + "".join(f"{cell},{i / 7}\n" for i, cell in enumerate(written)))
+    path = write("a,y\n" + "".join(f'"{cell}",{i / 7}\n' for i, cell in enumerate(written)))
     X, _, split = whole(path, **options)
     np.testing.assert_array_equal(X[:, 0], days)
-    assert any(f"column a was read as dates ({order}), in days since" in note for note in split.notes)
+    [note] = [each for each in split.notes if f"column a was read as dates ({order}), in days since" in each]
+    longer = written[0] in ("2020-03", "Mar 2020", "2020Q1", "Q1 2020")
+    assert note.endswith("; of months and quarters the first day") == longer
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (["1/2/20", "3/4/21"], "looks like dates, such as '1/2/20', in no one form"),
+        (["03.01.20", "05.02.21"], "looks like dates"),
+        (["3-Jan-20", "4-Feb-21"], "looks like dates"),
+        (["Jan-20", "Feb-20"], "looks like dates"),
+        (["3 Jan", "4 Feb"], "looks like dates"),
+        (["3. Mai 2020", "4. Juni 2020"], "looks like dates"),
+        (["2020-W05", "2020-W06"], "looks like dates"),
+        (["13/01/2020", "01/13/2020"], "looks like dates"),
+        (["2020-01-01 10h30", "2020-01-02 11h00"], "looks like dates"),
+        (["2020-01-01", "2020-01-02", "2020-13-45"], "'2020-13-45' is not a date (ymd); 6 such cells"),
+        (["2020-01-01", "2020-01-02", "later"], "'later' is not a date (ymd)"),
+    ],
+)
+def test_what_looks_like_dates_is_never_levels_in_silence(write, written, said):
+    cells = written * (18 // len(written))
+    path = write("a;b;y\n" + "".join(f"{cell};{i % 7};{i / 7}\n" for i, cell in enumerate(cells)))
+    [problem] = problems(path).problems
+    assert said in problem.what + "; " + problem.advice
+    assert problem.remedies == (("drop", ["a"]), ("one_hot", ["a"]))
+    assert load(path, one_hot=["a"]).feature_names[0].startswith("a=")
+    path = write("a;y\n" + "".join(f"{i % 7};{cell}\n" for i, cell in enumerate(cells)))
+    assert "holds dates or times" in problems(path).problems[0].what
+
+
+@pytest.mark.parametrize(
+    "written",
+    [["2010/11", "2011/12"], ["05-1234", "06-2345"], ["3-20", "5-10"], ["1.2.10", "1.3.12"], ["Jan", "Feb"]],
+)
+def test_levels_that_are_no_dates_stay_levels(write, written):
+    path = write("a;y\n" + "".join(f"{cell};{i / 7}\n" for i, cell in enumerate(written * 4)))
+    assert load(path).feature_names == tuple(f"a={level}" for level in sorted(written))
 
 
 def test_times_of_day_are_hours(write):
-    written = ["0:00", "14:30", " 9:05:30.5", "12:15 am", "12:15 p.m.", "2:30PM", "23:59:59"]
-    hours = [0.0, 14.5, 9.0 + 330.5 / 3600.0, 0.25, 12.25, 14.5, 23.0 + 3599.0 / 3600.0]
+    written = ["0:00", "14:30", " 9:05:30.5", "12:15 am", "12:15 p.m.", "2:30PM", "23:59:59", "3 pm"]
+    hours = [0.0, 14.5, 9.0 + 330.5 / 3600.0, 0.25, 12.25, 14.5, 23.0 + 3599.0 / 3600.0, 15.0]
     path = write("a,y\n" + "".join(f"{cell},{i / 7}\n" for i, cell in enumerate(written)))
     X, _, split = whole(path)
     np.testing.assert_allclose(X[:, 0], hours, rtol=1e-15)

@@ -19,7 +19,8 @@ from gpflow_ext.data.datasets.targets import CLASSIFICATION
 from gpflow_ext.data.reading import cells, units
 from gpflow_ext.data.reading.cells import SPACE, Floats, is_missing
 from gpflow_ext.data.reading.clock import are_times
-from gpflow_ext.data.reading.dates import ORDERS, orders_of
+from gpflow_ext.data.reading.date_forms import most_likely, orders_of, resemble
+from gpflow_ext.data.reading.dates import ORDERS
 from gpflow_ext.data.reading.frames import as_frame, from_frame, is_frame, is_parquet, read_parquet
 from gpflow_ext.data.reading.inference import (
     DECIMAL,
@@ -201,7 +202,7 @@ def _target(table: Table, name: str, request: Request) -> tuple[NDArray[Any], li
         note = f"target {name} was read as numbers {MARKS[readings[0]]}"
         return cells.numbers(words, readings[0])[0][:, None], [], [*about, note]
     problems = []
-    if order is None and request.task not in CLASSIFICATION and (orders_of(words) or are_times(words)):
+    if order is None and request.task not in CLASSIFICATION and _are_dates_or_times(words):
         what = f"target {name!r} holds dates or times, such as {words[0]!r}, which no model predicts"
         advice = "give the days or hours since a first one as numbers"
         problems.append(Problem(what, name, advice=advice))
@@ -222,6 +223,11 @@ def _target(table: Table, name: str, request: Request) -> tuple[NDArray[Any], li
         problems.append(Problem(what, name, tuple(others), remedies, "correct it"))
     classes = ["" if is_missing(cell) else cell.strip(SPACE) for cell in words]
     return np.array(classes, dtype=object), problems, []
+
+
+def _are_dates_or_times(words: Sequence[str]) -> bool:
+    kinds = (orders_of, are_times, most_likely, resemble)
+    return any(kind(words) for kind in kinds)
 
 
 def _words_among(names: Sequence[str], columns: Sequence[NDArray[Any]]) -> list[Problem]:

@@ -10,8 +10,10 @@ import numpy as np
 
 from gpflow_ext.data.reading.cells import SPACE, Floats, is_missing
 
-PATTERN = r"^(?:([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}(?:\.[0-9]{1,9})?))?(?: ?([AaPp])\.?[Mm]\.?)?)$"
-"""Of a stripped cell, for Python and for RE2: hour, minute, second, and A or P of a clock of twelve hours."""
+_MINUTES = r":([0-9]{2})(?::([0-9]{2}(?:\.[0-9]{1,9})?))?"
+PATTERN = rf"^(?:([0-9]{{1,2}}){_MINUTES}(?: ?([AaPp])\.?[Mm]\.?)?|([0-9]{{1,2}}) ?([AaPp])\.?[Mm]\.?)$"
+"""Of a stripped cell, for Python and for RE2: hour, minute, second, and A or P of a clock of twelve hours; or
+hour and A or P alone."""
 _HOURS = 1.0 / 3600.0  # of a second
 _COMPILED = re.compile(PATTERN)
 
@@ -39,8 +41,8 @@ def hours(cells: Sequence[str]) -> Floats:
     for row, cell in enumerate(cells):
         found = _COMPILED.match(cell.strip(SPACE))
         if found:
-            half = (found[4] or "").lower()
-            fields[row] = int(found[1]), int(found[2]), half != "", half == "p"
+            half = (found[4] or found[6] or "").lower()
+            fields[row] = int(found[1] or found[5]), int(found[2] or 0), half != "", half == "p"
             seconds[row] = float(found[3] or 0)
             fits[row] = True
     hour, minute, halved, afternoon = fields.T

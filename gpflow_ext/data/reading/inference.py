@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpflow_ext.data.reading import cells, clock, dates, units
+from gpflow_ext.data.reading import cells, clock, date_forms, dates, units
 from gpflow_ext.data.reading.cells import SPACE, Floats, is_missing
 from gpflow_ext.data.reading.problems import Problem, Remedy, drop, listed
 from gpflow_ext.data.reading.table import Cells, Table, text
@@ -156,7 +156,7 @@ class _One:
         readings = cells.readings(column)
         if readings:
             return self._marked(column, readings)
-        orders = dates.orders_of(column)
+        orders = date_forms.orders_of(column)
         if orders:
             return self._dated(column, orders)
         if clock.are_times(column):
@@ -166,6 +166,8 @@ class _One:
         bare, unit = units.measured(column)
         if unit:
             return self._measured(bare, unit)
+        if order := date_forms.most_likely(column):
+            return self._date(column, order)
         missing = sum(map(is_missing, column))
         if len(others) + missing < len(column):
             self.problems += numbers(self.name, column, self._table)[1]
@@ -174,7 +176,20 @@ class _One:
             remedies = (drop(self.name), Remedy("one_hot", [self.name]))
             self.problems.append(grouped_thousands(self.name, column, self._table, row, remedies))
             return None
+        if date_forms.resemble(column):
+            self.problems.append(self._like_dates(column))
+            return None
         return self._one_hot(column, asked=False)
+
+    def _like_dates(self, column: Sequence[str]) -> Problem:
+        cell = next(cell for cell in column if not is_missing(cell))
+        what = (
+            f"column {self.name!r} holds what looks like dates, such as {cell!r}, in no one form that is read"
+        )
+        remedies = (drop(self.name), Remedy("one_hot", [self.name]))
+        return Problem(
+            what, self.name, remedies=remedies, advice="write them as 2024-01-31 or 2024-01-31 15:30"
+        )
 
     def _measured(self, column: Sequence[str], unit: str) -> tuple[Column, Floats] | None:
         """Take numbers that have had a unit."""
@@ -229,12 +244,14 @@ class _One:
             row = wrong[0] if wrong else 0
             what = f"{self._table.place(row)}, column {self.name!r}: {column[row]!r} is not a date ({order})"
             advice = f"{len(wrong)} such cells: correct them"
-            self.problems.append(Problem(what, self.name, tuple(map(int, wrong)), (drop(self.name),), advice))
+            remedies = (drop(self.name), Remedy("one_hot", [self.name]))
+            self.problems.append(Problem(what, self.name, tuple(map(int, wrong)), remedies, advice))
             return None
         origin = int((day + seconds // 86400.0)[valid].min())
         found = Column(self.name, "date", date_order=order, origin=origin)
         first = dates.text_of_day(origin)
-        self.notes.append(f"column {self.name} was read as dates ({order}), in days since {first}")
+        longer = "; of months and quarters the first day" * date_forms.are_longer_than_a_day(column, order)
+        self.notes.append(f"column {self.name} was read as dates ({order}), in days since {first}{longer}")
         return found, found.values(column)
 
     def _ordinal(self, column: Sequence[str], levels: tuple[str, ...]) -> tuple[Column, Floats] | None:
