@@ -26,7 +26,8 @@ from gpflow_ext.data.reading.treatment import Column, Treatment
 from gpflow_ext.persistence import raw_rows
 from gpflow_ext.persistence.card import model_card
 from gpflow_ext.persistence.verify import sealed
-from gpflow_ext.server.raw_rows import example_row, unseen
+from gpflow_ext.server.limits import Limits, RefusedError
+from gpflow_ext.server.raw_rows import example_row, read_raw, unseen
 
 # The names are such as tables have, and TensorFlow has not.
 TEXT = MESSY.replace("price;when;", "Unit price;Größe;").replace(";gap;", ";class;")
@@ -389,7 +390,6 @@ def _client(case):
     pytest.importorskip("starlette", reason="needs the extra serve")
     testing = pytest.importorskip("starlette.testclient")
     from gpflow_ext.server.app import make_app
-    from gpflow_ext.server.limits import Limits
     from gpflow_ext.server.model import ServedModel
 
     return testing.TestClient(make_app(ServedModel(case[2]), Limits(rows=50)))
@@ -448,6 +448,24 @@ def test_the_server_names_words_that_training_has_not_seen(client, served):
     column = {"kind": "one-hot", "name": "a", "tensor": "a", "levels": ["x"]}
     for mark in (*cells._MISSING, "NA", " nan\v", "-", "none"):  # the server has its own list of these
         assert (unseen([column], {"a": [mark]}) == {}) == cells.is_missing(mark)
+
+
+def test_truth_values_and_numbers_of_json_are_the_levels_that_they_spell():
+    columns = [
+        {"tensor": "open", "levels": ["FALSE", "TRUE"]},
+        {"tensor": "zip", "levels": ["01067", "8001"]},
+        {"tensor": "size", "levels": []},
+    ]
+    inputs = {"open": {"dtype": "string", "shape": [None]}, "zip": {"dtype": "string", "shape": [None]}}
+    inputs["size"] = {"dtype": "float64", "shape": [None]}
+    cells = {"open": [True, False, None, "TRUE"], "zip": [1067, 8001.0, "8001", None], "size": [1, 2, 3, 4]}
+    found = read_raw({"inputs": cells}, inputs, Limits(), columns)
+    assert found["open"].tolist() == ["TRUE", "FALSE", "", "TRUE"]
+    assert found["zip"].tolist() == ["01067", "8001", "8001", ""]
+    for wrong in ({"zip": True}, {"open": 1}, {"zip": 8002}, {"zip": 10**400}, {"size": True}):
+        row = {key: column[0] for key, column in cells.items()} | wrong
+        with pytest.raises(RefusedError, match=" is not "):
+            read_raw({"instances": [row]}, inputs, Limits(), columns)
 
 
 def test_the_server_refuses_other_rows(client):

@@ -316,7 +316,7 @@ def test_spaces_between_thousands_do_not_make_words(write, cell):
     assert whole(beside)[2].feature_names == (f"a=1{cell}", "a=word")
 
 
-@pytest.mark.parametrize("cell", ["nan", " NaN ", "NA", "n/a", "#N/A", "", "null", "?"])
+@pytest.mark.parametrize("cell", ["nan", " NaN ", "NA", "n/a", "#N/A", "", "null", "?", "#DIV/0!", "#NAME?"])
 def test_marks_of_missing_values(write, cell):
     path = write(f'a,y\n1,0.5\n"{cell}",1.5\n3,2.5\n')
     assert "1 values are missing in 1 rows" in problems(path).problems[0].what
@@ -496,6 +496,83 @@ def test_levels_that_are_dates_are_known_by_any_value_of_that_day(write):
         _, _, split = whole(table, one_hot=["a"])
         for day in (days[1], datetime.date(2024, 1, 2), np.datetime64("2024-01-02")):
             np.testing.assert_array_equal(split.treatment.inputs({"a": [day]}), [[0.0, 1.0]])
+
+
+def test_errors_of_spreadsheets_are_missing_with_a_note(write):
+    rows = zip(["1", "#REF!", "3", "#Value!"] * 3, ["a", "b", "#N/A", "c"] * 3, strict=True)
+    path = write("a,b,y\n" + "".join(f"{a},{b},{i / 7}\n" for i, (a, b) in enumerate(rows)))
+    X, _, split = whole(path, missing="mean")
+    np.testing.assert_array_equal(X[:4, 0], [1.0, 2.0, 3.0, 2.0])
+    assert "column a holds errors of a spreadsheet, #REF!, #Value!: they are missing values" in split.notes
+    assert not any("column b holds errors" in note for note in split.notes)
+    _, _, split = whole(path, target="a", missing="drop", drop=["b"])
+    assert "target a holds errors of a spreadsheet, #REF!, #Value!: they are missing values" in split.notes
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "said"),
+    [
+        (
+            "a",
+            np.arange(12),
+            "column a counts the rows: if that says nothing of them, leave it out by drop=['a']",
+        ),
+        ("a", np.arange(1, 13), "column a counts the rows"),
+        ("ID", np.arange(12) * 7 % 13 + 100, "column ID has another number in each row, as an ID has"),
+        ("a", np.arange(12) * 7 % 13 + 100, ""),
+        ("id", np.arange(12) // 2, ""),
+        ("a", np.arange(12) + 1990, ""),
+    ],
+)
+def test_a_column_that_looks_like_an_id_stays_with_a_note(name, column, said):
+    frame = pd.DataFrame({name: column, "b": np.arange(12) % 5, "y": np.arange(12) / 7})
+    notes = [note for note in load(frame).notes if "drop=" in note]
+    assert len(notes) == bool(said)
+    assert all(note.startswith(said) for note in notes)
+    assert not any("drop=" in note for note in load(frame.drop(columns="b")).notes)
+
+
+def test_numbers_that_are_days_have_a_note():
+    frame = pd.DataFrame({"a": 20200101 + np.arange(12), "y": np.arange(12) / 7})
+    assert "column a was read as numbers: if 20200101 is a date, write it as 2020-01-01" in load(frame).notes
+    assert not any("is a date" in note for note in load(frame.assign(a=frame["a"] + 60)).notes)
+
+
+def test_durations_are_seconds(write):
+    minutes = pd.to_timedelta([3.0, 0.5, None, 90.0], unit="min")
+    frame = pd.DataFrame({"a": minutes, "y": np.arange(4) / 7})
+    X, _, split = whole(frame, missing="mean")
+    np.testing.assert_array_equal(X[[0, 1, 3], 0], [180.0, 30.0, 5400.0])
+    assert "column a holds durations, and was read in seconds" in split.notes
+    hours = [
+        {"a": one} for one in (pd.Timedelta(hours=1), datetime.timedelta(hours=1), np.timedelta64(1, "h"))
+    ]
+    np.testing.assert_array_equal(split.treatment.inputs(hours), [[3600.0, 0.0]] * 3)
+    np.testing.assert_array_equal(split.treatment.inputs(frame)[:, 0], X[:, 0])
+    other = frame.iloc[[0, 1, 3]].rename(columns={"a": "y", "y": "a"})
+    np.testing.assert_array_equal(whole(other)[1][:, 0], [180.0, 30.0, 5400.0])
+    for written, said in (
+        (["0 days 00:15:00", "1 days 02:00:00"], "column 'a' holds durations, such as '0 days 00:15:00'"),
+        (["26:15:00", "01:00:00"], "column 'a' holds durations"),
+        (["PT15M", "P1DT2H"], "column 'a' holds durations"),
+        (["10:00", "11:30", "24:00"], "line 4, column 'a': '24:00' is not a time of day"),
+    ):
+        text = "".join(f"{cell},{i / 7}\n" for i, cell in enumerate(written * 4))
+        [problem] = problems(write("a,y\n" + text)).problems
+        assert said in problem.what
+
+
+def test_intervals_are_levels_where_they_are_categories():
+    y = np.arange(12) / 7
+    cut = pd.cut(y, 3)
+    X, _, split = whole(pd.DataFrame({"a": cut, "y": y}))
+    np.testing.assert_array_equal(X[:, 0], cut.codes)
+    np.testing.assert_array_equal(split.treatment.inputs([{"a": each} for each in cut]), X)
+    bare = pd.arrays.IntervalArray.from_breaks(np.arange(13))
+    assert (
+        "give the middle of each interval, its .mid"
+        in problems(pd.DataFrame({"a": bare, "y": y})).problems[0].advice
+    )
 
 
 def test_new_rows_may_be_mappings_with_the_names_of_a_frame_that_are_numbers():

@@ -16,12 +16,12 @@ from gpflow_ext.data.datasets.catalogue import Known
 from gpflow_ext.data.datasets.events import count_events
 from gpflow_ext.data.datasets.raw import Raw, Request, check_columns
 from gpflow_ext.data.datasets.targets import CLASSIFICATION
-from gpflow_ext.data.reading import cells, units
+from gpflow_ext.data.reading import cells, clock, units
 from gpflow_ext.data.reading.cells import SPACE, Floats, is_missing
-from gpflow_ext.data.reading.clock import are_times
 from gpflow_ext.data.reading.date_forms import most_likely, orders_of, resemble
 from gpflow_ext.data.reading.dates import ORDERS
 from gpflow_ext.data.reading.frames import as_frame, from_frame, is_frame, is_parquet, read_parquet
+from gpflow_ext.data.reading.hints import of_errors
 from gpflow_ext.data.reading.inference import (
     DECIMAL,
     MARKS,
@@ -134,7 +134,7 @@ def _assemble(
         column, wrong, how = _target(table, name, request)
         columns.append(column)
         problems += wrong
-        read += how
+        read += [*how, *of_errors(f"target {name}", table.column(name))]
     if not found.values and not problems:
         what = f"there is no input left beside the target {listed(targets)!r}"
         problems.append(Problem(what, advice="drop fewer columns"))
@@ -226,7 +226,7 @@ def _target(table: Table, name: str, request: Request) -> tuple[NDArray[Any], li
 
 
 def _are_dates_or_times(words: Sequence[str]) -> bool:
-    kinds = (orders_of, are_times, most_likely, resemble)
+    kinds = (orders_of, most_likely, resemble, clock.are_times, clock.most_are_times, clock.are_durations)
     return any(kind(words) for kind in kinds)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,11 @@ PATTERN = rf"^(?:([0-9]{{1,2}}){_MINUTES}(?: ?([AaPp])\.?[Mm]\.?)?|([0-9]{{1,2}}
 hour and A or P alone."""
 _HOURS = 1.0 / 3600.0  # of a second
 _COMPILED = re.compile(PATTERN)
+_DURATION = re.compile(
+    r"(?i)[+-]?[0-9]+ days?(?:,? [+-]?[0-9]{1,2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?)?"
+    r"|[+-]?[0-9]+:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?|-?P(?=.*[0-9])(?:[0-9]+D)?(?:T(?:[0-9]+H)?(?:[0-9]+M)?(?:[0-9.]+S)?)?"
+)
+_LOOKED_AT = 1000  # different cells
 
 
 def is_valid(hour: Any, minute: Any, second: Any, halved: Any) -> Any:
@@ -49,6 +55,19 @@ def hours(cells: Sequence[str]) -> Floats:
     valid = fits & is_valid(hour, minute, seconds, halved)
     since = of_day(hour, halved, afternoon) + share_of_an_hour(minute, seconds)
     return np.where(valid, since, np.nan)
+
+
+def most_are_times(cells: Sequence[str]) -> bool:
+    """Tell whether more than half of the different cells that are there are times of day."""
+    seen = list(itertools.islice((cell for cell in dict.fromkeys(cells) if not is_missing(cell)), _LOOKED_AT))
+    return bool(seen) and float(np.isnan(hours(seen)).mean()) < 0.5
+
+
+def are_durations(cells: Sequence[str]) -> bool:
+    """Tell whether every cell that is there is a duration, as 1 days 02:30:00, 26:30:00 or PT15M."""
+    present = (cell.strip(SPACE) for cell in cells if not is_missing(cell))
+    first = next(present, "")
+    return bool(_DURATION.fullmatch(first)) and all(map(_DURATION.fullmatch, present))
 
 
 def are_times(cells: Sequence[str]) -> bool:

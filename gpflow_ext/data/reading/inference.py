@@ -10,11 +10,16 @@ import numpy as np
 
 from gpflow_ext.data.reading import cells, clock, date_forms, dates, units
 from gpflow_ext.data.reading.cells import SPACE, Floats, is_missing
+from gpflow_ext.data.reading.hints import like_an_id, like_days, of_errors
 from gpflow_ext.data.reading.problems import Problem, Remedy, drop, listed
 from gpflow_ext.data.reading.table import Cells, Table, text
 from gpflow_ext.data.reading.treatment import Column
 
 _MAX_LEVELS = 50
+_FEWEST = 10  # rows in which whole numbers that count them are no chance
+_IDS = frozenset(
+    ("id", "_id", "row", "rowid", "row_id", "index", "key", "no", "no.", "nr", "nr.", "number", "#")
+)
 MARKS = {",": "with a decimal comma", ",.": "with commas between thousands"}
 DECIMAL = (Remedy("decimal", ","), Remedy("decimal", "."))
 
@@ -46,11 +51,13 @@ def infer(table: Table, names: Sequence[str], asked: Asked) -> Found:
     for name in names:
         one = _One(name, table, table.column(name), asked)
         found = one.look()
-        notes += one.notes
+        notes += [*one.notes, *of_errors(f"column {name}", table.column(name))]
         problems += one.problems
         if found is not None:
             columns.append(found[0])
             values.append(found[1])
+    if len(columns) > 1:
+        notes += [note for pair in zip(columns, values, strict=True) if (note := like_an_id(*pair))]
     return Found(tuple(columns), tuple(values), tuple(notes), tuple(problems))
 
 
@@ -168,6 +175,9 @@ class _One:
             return self._measured(bare, unit)
         if order := date_forms.most_likely(column):
             return self._date(column, order)
+        if clock.most_are_times(column) or clock.are_durations(column):
+            self.problems.append(self._no_time(column))
+            return None
         missing = sum(map(is_missing, column))
         if len(others) + missing < len(column):
             self.problems += numbers(self.name, column, self._table)[1]
@@ -180,6 +190,20 @@ class _One:
             self.problems.append(self._like_dates(column))
             return None
         return self._one_hot(column, asked=False)
+
+    def _no_time(self, column: Sequence[str]) -> Problem:
+        """Return the problem of durations, and of times of day with something else among them."""
+        name, remedies = self.name, (drop(self.name), Remedy("one_hot", [self.name]))
+        if clock.are_durations(column):
+            cell = next(cell for cell in column if not is_missing(cell))
+            what = f"column {name!r} holds durations, such as {cell!r}"
+            return Problem(what, name, remedies=remedies, advice="write them as numbers, in seconds")
+        gaps = np.fromiter(map(is_missing, column), bool, len(column))
+        wrong = np.flatnonzero(np.isnan(clock.hours(column)) & ~gaps)
+        row = int(wrong[0])
+        what = f"{self._table.place(row)}, column {name!r}: {column[row]!r} is not a time of day"
+        advice = f"{len(wrong)} such cells: correct them"
+        return Problem(what, name, tuple(map(int, wrong)), remedies, advice)
 
     def _like_dates(self, column: Sequence[str]) -> Problem:
         cell = next(cell for cell in column if not is_missing(cell))
@@ -201,6 +225,7 @@ class _One:
 
     def _plain(self, values: Floats) -> tuple[Column, Floats] | None:
         if not np.isnan(values).all():
+            self.notes += like_days(self.name, values)
             return Column(self.name), values[:, None]
         what = f"column {self.name!r} has no value"
         self.problems.append(Problem(what, self.name, remedies=(drop(self.name),)))

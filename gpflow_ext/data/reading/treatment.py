@@ -268,7 +268,7 @@ def _numbers(values: list[Any], column: Column) -> tuple[Floats, Problem | None]
                 bare = units.without(value, column.unit)
                 numbers[row] = np.nan if cells.is_missing(bare) else cells.to_number(bare, column.decimal)
             elif cells.text_of(value):
-                numbers[row] = float(value)
+                numbers[row] = float(cells.in_seconds(value))
         except (TypeError, ValueError, OverflowError):
             wrong.append(row)
     if not wrong:
