@@ -82,6 +82,8 @@ def test_the_served_answer_is_the_live_one(case, served, frame):
     assert found["is_finite"].all()
     assert len(set(found["label"])) == 2
     assert served.treatment == split.treatment
+    of_file = served.predict_raw(case[2].parents[1] / "table.csv")
+    np.testing.assert_array_equal(of_file["mean"], found["mean"])
 
 
 def test_times_of_day_are_served(tmp_path):

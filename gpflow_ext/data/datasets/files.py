@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from gpflow_ext.data.reading import cells, clock, units
 from gpflow_ext.data.reading.cells import SPACE, Floats, is_missing
 from gpflow_ext.data.reading.date_forms import most_likely, orders_of, resemble
 from gpflow_ext.data.reading.dates import ORDERS
-from gpflow_ext.data.reading.frames import as_frame, from_frame, is_frame, is_parquet, read_parquet
+from gpflow_ext.data.reading.frames import as_frame, is_frame
 from gpflow_ext.data.reading.hints import of_errors
 from gpflow_ext.data.reading.inference import (
     DECIMAL,
@@ -35,16 +34,8 @@ from gpflow_ext.data.reading.inference import (
     numbers,
 )
 from gpflow_ext.data.reading.problems import Problem, Remedy, TableError, listed
+from gpflow_ext.data.reading.source import read_table
 from gpflow_ext.data.reading.table import Table, text
-from gpflow_ext.data.reading.text import read_text
-
-
-def read_table(source: Any, least_rows: int = 2) -> Table:
-    """Read a file of text or Parquet, or take a data frame."""
-    if is_frame(source):
-        return from_frame(source, least_rows=least_rows)
-    path = Path(source).expanduser()
-    return (read_parquet if is_parquet(path) else read_text)(path, least_rows)
 
 
 def from_file(source: Any, request: Request, known: Known) -> Raw:

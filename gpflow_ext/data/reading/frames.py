@@ -62,7 +62,7 @@ def read_parquet(path: Path, least_rows: int = 2) -> Table:
 
 
 def parquet_frames(path: Path, size: int) -> Iterator[Any]:
-    """Yield so many rows of a Parquet file at a time, as data frames.
+    """Yield so many rows of a Parquet file at a time, as data frames; whole numbers with gaps stay whole.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def parquet_frames(path: Path, size: int) -> Iterator[Any]:
         raise ImportError(_ENGINES.format(error=error)) from error
     try:
         for batch in pyarrow.parquet.ParquetFile(path).iter_batches(size):
-            yield batch.to_pandas()
+            yield batch.to_pandas(integer_object_nulls=True)
     except pyarrow.ArrowInvalid as error:
         raise ValueError(f"{path} is not a complete Parquet file ({error}).") from error
 
