@@ -256,12 +256,13 @@ def test_rows_of_parquet_are_predicted_as_those_of_text(table_model, tmp_path):
 def test_whole_numbers_of_parquet_are_kept_whole(table_model, tmp_path):
     """Also beside gaps, and where they are too large for a floating number."""
     pyarrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
+    parquet = pytest.importorskip("pyarrow.parquet")
     served, path, _ = table_model
     frame = pandas.read_csv(path, sep=";", decimal=",").iloc[:3]
     table = pyarrow.Table.from_pandas(frame.drop(columns="name"))
     table = table.append_column("id", pyarrow.array([12, None, 2**60 + 1]))
     table = table.append_column("half", pyarrow.array([12.0, None, 0.5]))
-    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    parquet.write_table(table, tmp_path / "a.parquet")
     predict.predict(served, tmp_path / "a.parquet", tmp_path / "a.csv", ["id", "half"], 7)
     kept = [(row["id"], row["half"]) for row in read(tmp_path / "a.csv")]
     assert kept == [("12", "12"), ("", ""), (str(2**60 + 1), "0.5")]
