@@ -698,6 +698,28 @@ def test_a_training_that_cannot_be_written_is_refused_before_it(
     assert "quakes.csv is no folder that this user may write to" in shown
     shown = command(folder, *train, "--run-dir", "quakes.csv", code=2)
     assert "error: --run-dir quakes.csv is a file: name a folder." in shown
+    monkeypatch.setattr(os, "access", lambda *_: False)  # as of a folder that is for reading alone
+    shown = command(folder, *train, "--run-dir", "new/a", code=2)
+    assert f"error: --run-dir new/a: {folder} is no folder that this user may write to." in shown
+    (folder / "m").mkdir()
+    shown = command(folder, "predict", "--model", "m", "--data", "quakes.csv", "--out", "p.csv", code=2)
+    assert f"error: --out p.csv: {folder} is no folder that this user may write to." in shown
+
+
+@pytest.mark.parametrize("module", ["run", "train", "tables"])
+def test_an_interruption_while_the_command_is_imported_is_one_line(module: str) -> None:
+    code = f"""
+import sys
+class Stop:
+    def find_spec(name, *_):
+        if name == "gpflow_ext.cli.{module}":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Stop)
+from gpflow_ext.cli import main
+main(["train"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
 
 
 @pytest.mark.slow  # its model is built, and its likelihood trained, in every run

@@ -72,8 +72,8 @@ TOWER: list[dict[str, str]] = [
     },
     {"sklearn": ""},
     {
-        "cli": "run flags report tables kernels likelihoods curve runs models models.vgp_kmm models.sparse_ep "
-        "models.svgp_robustmax models.sgpmc_freeform models.gprn_tensor models.outputs kinds models.review training train compare streams unseen predicted predict export serve "
+        "cli": "run flags report tables kernels likelihoods curve streams runs models models.vgp_kmm models.sparse_ep "
+        "models.svgp_robustmax models.sgpmc_freeform models.gprn_tensor models.outputs kinds models.review training train compare unseen predicted predict export serve "
         "zoo cite main ."
     },
     {"__main__": ""},

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TextIO
 from gpflow_ext.cli import flags
 from gpflow_ext.cli.predicted import output_names, output_rows
 from gpflow_ext.cli.run import import_tensorflow
-from gpflow_ext.cli.streams import Progress, is_stream, reading, writing
+from gpflow_ext.cli.streams import Progress, check_folder, is_stream, reading, writing
 from gpflow_ext.cli.unseen import Unseen
 from gpflow_ext.data.reading.cells import is_missing, is_number, text_of, to_number
 from gpflow_ext.data.reading.frames import is_parquet, parquet_frames
@@ -341,3 +341,5 @@ def _check_out(out: Path, data: Path) -> None:
         raise ValueError(
             f"--out {out} is {what}: predictions are written as CSV, such as to predictions.csv."
         )
+    if not is_stream(out):
+        check_folder(f"--out {out}", out.resolve().parent)

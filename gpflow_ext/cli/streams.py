@@ -55,6 +55,13 @@ def reading(path: Path) -> Iterator[tuple[TextIO, Any]]:
             raise ValueError(f"{path} is not text in UTF-8 ({error}): save it as CSV.") from error
 
 
+def check_folder(flag: str, folder: Path) -> None:
+    """Raise ``OSError`` for a folder that cannot be written to or made, with the flag that names it."""
+    there = next(above for above in (folder, *folder.absolute().parents) if above.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        raise OSError(f"{flag}: {there} is no folder that this user may write to.")
+
+
 def is_stream(path: Path) -> bool:
     """Tell whether a path is standard output, such as "-", or is there already as a device or a pipe."""
     return path in _STANDARD or (path.exists() and not path.is_file() and not path.is_dir())
