@@ -557,6 +557,22 @@ def test_noise_is_in_the_kernel_where_it_is_asked_for() -> None:
         kernels.noisy_kernel(options, 2)
 
 
+@pytest.mark.parametrize("name", ["gpr", "sgpr", "svgp", "svgp-student-t"])
+def test_models_of_real_targets_do_not_depend_on_their_units(tmp_path: Path, name: str) -> None:
+    """Not with house prices, nor with micrometres in metres: but for the units the objective is the same."""
+    found = []
+    for unit in (1.0, 1e-7, 1e7):
+        rows = [f"{i / 30},{unit * np.sin(i / 5)}" for i in range(60)]
+        (tmp_path / "t.csv").write_text("a,y\n" + "\n".join(rows))
+        flags = ["--data", str(tmp_path / "t.csv"), "--target", "y", "--test-fraction", "0"]
+        module, options = kinds.KINDS[name].load(), train.options_of(name, flags)
+        split = training.load(module, options)
+        model = module.build(options, split)
+        closure = gpflow.models.training_loss_closure(model, split.train, compile=False)
+        found.append(closure().numpy() - len(rows) * np.log(unit))
+    np.testing.assert_allclose(found, found[0], rtol=1e-6)
+
+
 def test_a_sampler_starts_in_the_units_of_the_targets() -> None:
     options = train.options_of("sgpmc-free-form", ["--data", "t.csv", "--inducing", "5", "--variance", "2"])
     rng = np.random.default_rng(0)

@@ -58,7 +58,7 @@ TOWER: list[dict[str, str]] = [
         "ep": "seen_posterior unwhitened moment_matching sign_agreement removal factors engine optimum method distributed "
         "minibatch_model minibatch_updates stochastic model minibatches recipe",
         "laplace": "expansion updates nearby method model recipe",
-        "svgp": "sag projected_newton anderson newton_mean whitened_normal natural_gradient last_pass minibatch_ascent early_stopping dual model whitened vi_means joint_ascent whole_data unwhitened labels recipe svi dual_recipe gpflow_models",
+        "svgp": "points sag projected_newton anderson newton_mean whitened_normal natural_gradient last_pass minibatch_ascent early_stopping dual model whitened vi_means joint_ascent whole_data unwhitened labels recipe svi dual_recipe gpflow_models",
         "gprn": "factors blocks network outputs scales tensor_normal node_kernels functions conditional priors profiled sampled tensor collapsed members renewal "
         "predictions posterior draws missing model updates block_ascent coregionalised starts profiled_ascent recipe",
     },
