@@ -19,6 +19,7 @@ import pytest
 
 import gpflow_ext as gpx
 from gpflow_ext.cli import predict as script
+from gpflow_ext.cli import streams
 from scripts import predict
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -331,6 +332,18 @@ def test_commas_of_exposures_are_not_guessed(cell, separator, exposure):
             script._exposure(cell, marks, "line 2")
     else:
         assert script._exposure(cell, marks, "line 2") == exposure
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
+@pytest.mark.parametrize("cut", [False, True])
+def test_packed_files_that_are_none_or_cut_are_named(tmp_path, suffix, cut):
+    path = tmp_path / f"a.csv{suffix}"
+    pack = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}[suffix]
+    content = pack(b"a,b\n" + b"1,2\n" * 99)
+    path.write_bytes(content[:-9] if cut else b"a,b\n1,2\n")
+    with pytest.raises(ValueError, match=f"is not a complete {suffix} file .*: compress it again"):  # noqa: SIM117
+        with streams.reading(path) as (text, _):
+            text.read()
 
 
 @pytest.mark.parametrize("suffix", [".bz2", ".xz"])
