@@ -362,7 +362,7 @@ def test_dates_are_days_since_the_first(write, written, options, days, order):
         (["3-Jan-20", "4-Feb-21"], "looks like dates"),
         (["Jan-20", "Feb-20"], "looks like dates"),
         (["3 Jan", "4 Feb"], "looks like dates"),
-        (["3. Mai 2020", "4. Dezember 2020"], "looks like dates"),
+        (["3. Mai 2020", "4. März 2020"], "looks like dates"),
         (["2020-W05", "2020-W06"], "looks like dates"),
         (["13/01/2020", "01/13/2020"], "looks like dates"),
         (["2020-01-01 10h30", "2020-01-02 11h00"], "looks like dates"),

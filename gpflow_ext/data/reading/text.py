@@ -74,8 +74,8 @@ def read_text(path: Path, least_rows: int = 2) -> Table:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        found = next((kind for start, kind in _KINDS.items() if content.startswith(start)), None)
-        kind, advice = found or ("", "save it as UTF-8")
+        known = (kind for start, kind in _KINDS.items() if content.startswith(start))
+        kind, advice = next(known, ("", "save it as UTF-8"))
         what = f"it is {kind} and not UTF-8 text" if kind else f"it is not UTF-8 text (byte {error.start})"
         raise TableError(str(path), [Problem(what, advice=advice.format(name=path.name))]) from error
     if not text.strip():
