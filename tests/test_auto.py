@@ -781,12 +781,20 @@ def test_a_class_that_only_test_rows_have_is_refused() -> None:
         gpx.auto(split)
 
 
-def test_raw_rows_are_mappings_too_and_arrays_have_the_columns_of_the_table(best: gpx.Auto) -> None:
+def test_raw_rows_are_mappings_too_and_arrays_have_the_columns_of_the_table(
+    best: gpx.Auto, tmp_path: Path
+) -> None:
     names = [column.name for column in best.split.treatment.columns]
     rows = {name: X[:2, column] for column, name in enumerate(names)}
     expected = best.predict(X[:2])
     np.testing.assert_array_equal(best.predict(rows), expected)
     np.testing.assert_array_equal(best.predict([{n: rows[n][i] for n in names} for i in range(2)]), expected)
+    file = tmp_path / "rows.csv"
+    pandas.DataFrame(rows).to_csv(file, index=False)
+    for path in (file, str(file)):
+        np.testing.assert_array_equal(best.predict(path), expected)
+    arrays = dataclasses.replace(best, split=dataclasses.replace(best.split, treatment=None))
+    np.testing.assert_array_equal(arrays.predict(file), expected)
     gap = (
         r"row 1: the input '\w+' is missing, infinite, .* \(1 such rows\): leave them out, or fill their gaps"
     )

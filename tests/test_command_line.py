@@ -557,6 +557,22 @@ def test_noise_is_in_the_kernel_where_it_is_asked_for() -> None:
         kernels.noisy_kernel(options, 2)
 
 
+@pytest.mark.parametrize("name", ["gpr", "sgpr", "svgp", "svgp-student-t"])
+def test_models_of_real_targets_do_not_depend_on_their_units(tmp_path: Path, name: str) -> None:
+    """Not with house prices, nor with micrometres in metres: but for the units the objective is the same."""
+    found = []
+    for unit in (1.0, 1e-7, 1e7):
+        rows = [f"{i / 30},{unit * np.sin(i / 5)}" for i in range(60)]
+        (tmp_path / "t.csv").write_text("a,y\n" + "\n".join(rows))
+        flags = ["--data", str(tmp_path / "t.csv"), "--target", "y", "--test-fraction", "0"]
+        module, options = kinds.KINDS[name].load(), train.options_of(name, flags)
+        split = training.load(module, options)
+        model = module.build(options, split)
+        closure = gpflow.models.training_loss_closure(model, split.train, compile=False)
+        found.append(closure().numpy() - len(rows) * np.log(unit))
+    np.testing.assert_allclose(found, found[0], rtol=1e-6)
+
+
 def test_a_sampler_starts_in_the_units_of_the_targets() -> None:
     options = train.options_of("sgpmc-free-form", ["--data", "t.csv", "--inducing", "5", "--variance", "2"])
     rng = np.random.default_rng(0)
@@ -698,6 +714,28 @@ def test_a_training_that_cannot_be_written_is_refused_before_it(
     assert "quakes.csv is no folder that this user may write to" in shown
     shown = command(folder, *train, "--run-dir", "quakes.csv", code=2)
     assert "error: --run-dir quakes.csv is a file: name a folder." in shown
+    monkeypatch.setattr(os, "access", lambda *_: False)  # as of a folder that is for reading alone
+    shown = command(folder, *train, "--run-dir", "new/a", code=2)
+    assert f"error: --run-dir new/a: {folder} is no folder that this user may write to." in shown
+    (folder / "m").mkdir()
+    shown = command(folder, "predict", "--model", "m", "--data", "quakes.csv", "--out", "p.csv", code=2)
+    assert f"error: --out p.csv: {folder} is no folder that this user may write to." in shown
+
+
+@pytest.mark.parametrize("module", ["run", "train", "tables"])
+def test_an_interruption_while_the_command_is_imported_is_one_line(module: str) -> None:
+    code = f"""
+import sys
+class Stop:
+    def find_spec(name, *_):
+        if name == "gpflow_ext.cli.{module}":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Stop)
+from gpflow_ext.cli import main
+main(["train"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
 
 
 @pytest.mark.slow  # its model is built, and its likelihood trained, in every run

@@ -65,7 +65,17 @@ BROKEN = {
     "unnamed column": ("a,,y\n0,1,0\n1,2,1\n", {}, r"column 2 has no name"),
     "ragged": ("a,b,y\n1,2,0\n3,1\n5,6,0\n", {}, r"line 3: 2 cells where the header has 3"),
     "one column": ("y\n1\n2\n", {}, r"one column, 'y'"),
-    "not text": (b"\xff\xfea\x00,\x00", {}, r"not UTF-8"),
+    "not text": (b"\xff\xfea\x00,\x00", {}, r"it is UTF-16 and not UTF-8 text; save it as UTF-8"),
+    "packed without a name of it": (
+        b"\x1f\x8b\x08\xff",
+        {},
+        r"is gzip and not UTF-8 text; name it .*\.csv\.gz",
+    ),
+    "comments": (
+        "# of 2024\na,b,y\n1,2,3\n4,5,7\n# end\n",
+        {},
+        r"comments are no part of a table: line 1, line 5; take these lines out",
+    ),
     "no target": ("a,b\n1,2\n3,4\n", {}, r"target= is needed.*choose one of a, b"),
     "unknown target": (GOOD, {"target": "z"}, r"target 'z' is not a column; the columns are a, b, y"),
     "word": ("a,y\n1,0\n2,1\n\nthree,0\n", {}, r"line 5, column 'a': 'three' is not a number"),

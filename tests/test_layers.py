@@ -20,8 +20,8 @@ TOWER: list[dict[str, str]] = [
     },
     {"compiled": "structure gradients kernels options products purity functions preferred replicas ."},
     {
-        "data": "float_type checks own_parts held length_scales inducing order rows reading.problems reading.cells reading.clock reading.units reading.dates reading.table reading.text "
-        "reading.frames reading.treatment reading.inference datasets.catalogue datasets.split datasets.raw datasets.targets "
+        "data": "float_type checks own_parts held length_scales inducing order rows reading.problems reading.cells reading.clock reading.units reading.dates reading.date_forms reading.table reading.text "
+        "reading.frames reading.source reading.treatment reading.hints reading.inference datasets.catalogue datasets.split datasets.raw datasets.targets "
         "datasets.openml datasets.grids datasets.events datasets.files datasets.idx datasets.arrays datasets.missing datasets.sources datasets.loading datasets"
     },
     {"features": "wavelets scattering kernel twin .", "convolution": "sums kernel"},
@@ -58,7 +58,7 @@ TOWER: list[dict[str, str]] = [
         "ep": "seen_posterior unwhitened moment_matching sign_agreement removal factors engine optimum method distributed "
         "minibatch_model minibatch_updates stochastic model minibatches recipe",
         "laplace": "expansion updates nearby method model recipe",
-        "svgp": "sag projected_newton anderson newton_mean whitened_normal natural_gradient last_pass minibatch_ascent early_stopping dual model whitened vi_means joint_ascent whole_data unwhitened labels recipe svi dual_recipe gpflow_models",
+        "svgp": "points sag projected_newton anderson newton_mean whitened_normal natural_gradient last_pass minibatch_ascent early_stopping dual model whitened vi_means joint_ascent whole_data unwhitened labels recipe svi dual_recipe gpflow_models",
         "gprn": "factors blocks network outputs scales tensor_normal node_kernels functions conditional priors profiled sampled tensor collapsed members renewal "
         "predictions posterior draws missing model updates block_ascent coregionalised starts profiled_ascent recipe",
     },
@@ -72,8 +72,8 @@ TOWER: list[dict[str, str]] = [
     },
     {"sklearn": ""},
     {
-        "cli": "run flags report tables kernels likelihoods curve runs models models.vgp_kmm models.sparse_ep "
-        "models.svgp_robustmax models.sgpmc_freeform models.gprn_tensor models.outputs kinds models.review training train compare streams unseen predicted predict export serve "
+        "cli": "run flags report tables kernels likelihoods curve streams runs models models.vgp_kmm models.sparse_ep "
+        "models.svgp_robustmax models.sgpmc_freeform models.gprn_tensor models.outputs kinds models.review training train compare unseen predicted predict export serve "
         "zoo cite main ."
     },
     {"__main__": ""},

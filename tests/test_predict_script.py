@@ -19,6 +19,7 @@ import pytest
 
 import gpflow_ext as gpx
 from gpflow_ext.cli import predict as script
+from gpflow_ext.cli import streams
 from scripts import predict
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -253,6 +254,21 @@ def test_rows_of_parquet_are_predicted_as_those_of_text(table_model, tmp_path):
         predict.predict(served, tmp_path / "a.parquet", tmp_path / "b.csv", [], 7)
 
 
+def test_whole_numbers_of_parquet_are_kept_whole(table_model, tmp_path):
+    """Also beside gaps, and where they are too large for a floating number."""
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    served, path, _ = table_model
+    frame = pandas.read_csv(path, sep=";", decimal=",").iloc[:3]
+    table = pyarrow.Table.from_pandas(frame.drop(columns="name"))
+    table = table.append_column("id", pyarrow.array([12, None, 2**60 + 1]))
+    table = table.append_column("half", pyarrow.array([12.0, None, 0.5]))
+    parquet.write_table(table, tmp_path / "a.parquet")
+    predict.predict(served, tmp_path / "a.parquet", tmp_path / "a.csv", ["id", "half"], 7)
+    kept = [(row["id"], row["half"]) for row in read(tmp_path / "a.csv")]
+    assert kept == [("12", "12"), ("", ""), (str(2**60 + 1), "0.5")]
+
+
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_words_that_no_training_row_had_are_told(table_model, tmp_path, capsys, kind):
     """Their rows are predicted as none of the known words; a missing one is none of them."""
@@ -316,6 +332,18 @@ def test_commas_of_exposures_are_not_guessed(cell, separator, exposure):
             script._exposure(cell, marks, "line 2")
     else:
         assert script._exposure(cell, marks, "line 2") == exposure
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
+@pytest.mark.parametrize("cut", [False, True])
+def test_packed_files_that_are_none_or_cut_are_named(tmp_path, suffix, cut):
+    path = tmp_path / f"a.csv{suffix}"
+    pack = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}[suffix]
+    content = pack(b"a,b\n" + b"1,2\n" * 99)
+    path.write_bytes(content[:-9] if cut else b"a,b\n1,2\n")
+    with pytest.raises(ValueError, match=f"is not a complete {suffix} file .*: compress it again"):  # noqa: SIM117
+        with streams.reading(path) as (text, _):
+            text.read()
 
 
 @pytest.mark.parametrize("suffix", [".bz2", ".xz"])

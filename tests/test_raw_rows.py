@@ -26,7 +26,8 @@ from gpflow_ext.data.reading.treatment import Column, Treatment
 from gpflow_ext.persistence import raw_rows
 from gpflow_ext.persistence.card import model_card
 from gpflow_ext.persistence.verify import sealed
-from gpflow_ext.server.raw_rows import example_row, unseen
+from gpflow_ext.server.limits import Limits, RefusedError
+from gpflow_ext.server.raw_rows import example_row, read_raw, unseen
 
 # The names are such as tables have, and TensorFlow has not.
 TEXT = MESSY.replace("price;when;", "Unit price;Größe;").replace(";gap;", ";class;")
@@ -81,6 +82,8 @@ def test_the_served_answer_is_the_live_one(case, served, frame):
     assert found["is_finite"].all()
     assert len(set(found["label"])) == 2
     assert served.treatment == split.treatment
+    of_file = served.predict_raw(case[2].parents[1] / "table.csv")
+    np.testing.assert_array_equal(of_file["mean"], found["mean"])
 
 
 def test_times_of_day_are_served(tmp_path):
@@ -95,6 +98,25 @@ def test_times_of_day_are_served(tmp_path):
     found = served.predict_raw(rows)
     np.testing.assert_allclose(found["mean"][:2], model.predict_y(split.inputs(rows[:2]))[0], rtol=1e-12)
     assert found["is_finite"].tolist() == [True, True, False]
+
+
+def test_months_and_names_of_months_are_served(tmp_path):
+    days = [
+        f"{1 + 2 * n} {('Jan', 'March', 'oct.')[n % 3]} 202{n % 4}, {1 + n % 12}:05 pm" for n in range(12)
+    ]
+    (tmp_path / "table.csv").write_text(
+        "at;in;y\n" + "".join(f"{at};202{n % 4}Q{1 + n % 3};{n % 3 > 0}\n" for n, at in enumerate(days))
+    )
+    split = gpx.datasets.load(tmp_path / "table.csv", target="y")
+    assert [column.kind for column in split.treatment.columns] == ["date", "date"]
+    model = built(split)
+    served = gpx.load_exported(gpx.export(model, tmp_path / "model", data=split))
+    rows = [{"at": "4 June 2021 12:00 am", "in": "2021-05"}, {"at": "June 4, 2021", "in": "2021Q5"}]
+    found = served.predict_raw(rows)
+    assert found["is_finite"].tolist() == [True, False]
+    np.testing.assert_allclose(found["mean"][:1], model.predict_y(split.inputs(rows[:1]))[0], rtol=1e-12)
+    same = {"at": pd.Timestamp("2021-06-04"), "in": pd.Period("2021-05", "M")}
+    np.testing.assert_array_equal(served.predict_raw([same])["mean"], found["mean"][:1])
 
 
 def test_the_card_tells_what_a_row_holds(case):
@@ -181,7 +203,15 @@ def test_the_graph_reads_every_cell_as_numpy_does():
     dates = [f"{rng.randint(0, 2100):04d}-{rng.randint(0, 13)}-{rng.randint(0, 32)}" for _ in range(300)]
     halves = ("", ":07", ":07.25", " am", "PM", " p.m.", "  am", ":61", " xm")
     times = [f"{rng.randint(0, 25)}:{rng.randint(0, 62):02d}{rng.choice(halves)}" for _ in range(300)]
-    texts = [*PIECES, *dates, *times, *("/".join(date.split("-")[::-1]) for date in dates)]
+    times += [f"{hour} pm" for hour in range(15)]
+    months = ("Jan", "march", "MAY.", "Sept", "december", "Q1", "q4", "q5", "mayor")
+    parts = [[str(rng.randint(0, 32)), rng.choice(months), str(rng.randint(1990, 2030))] for _ in range(900)]
+    named = []
+    for each in parts:
+        order = rng.choice(([0, 1, 2], [1, 0, 2], [2, 1, 0], [1, 2], [2, 1]))
+        later = rng.choice(("", "", " 3:15 PM", ", 12:00:30 a.m.", " 13:00 pm", " 10:00 GMT-0300", "Z"))
+        named.append(rng.choice(" -, ").join(each[place] for place in order) + later)
+    texts = [*PIECES, *dates, *named, *times, *("/".join(date.split("-")[::-1]) for date in dates)]
     numbers = [*np.random.default_rng(0).normal(size=len(texts) - 4), np.nan, np.inf, -np.inf, 1e300]
     rows = {column.name: texts if column.is_text else numbers for column in columns}
     cells = treatment.cells(rows)
@@ -189,9 +219,9 @@ def test_the_graph_reads_every_cell_as_numpy_does():
     expected = treatment.inputs(rows)
     np.testing.assert_array_equal(graph(**tensors)["inputs"], expected)
     days = expected[:, treatment.input_names.index("date ymd")]
-    assert 0.1 < np.isnan(days).mean() < 0.9  # some are dates, some are none
+    assert 0.1 < np.isnan(days).mean() < 0.97  # some are dates, some are none
     hours = expected[:, treatment.input_names.index("time")]
-    assert 0.1 < np.isnan(hours).mean() < 0.9
+    assert 0.1 < np.isnan(hours).mean() < 0.95
     assert np.nanmax(hours) > 23.0
     empty = {name: tensor[:0] for name, tensor in tensors.items()}
     assert graph(**empty)["inputs"].shape == (0, len(treatment.input_names))
@@ -362,7 +392,6 @@ def _client(case):
     pytest.importorskip("starlette", reason="needs the extra serve")
     testing = pytest.importorskip("starlette.testclient")
     from gpflow_ext.server.app import make_app
-    from gpflow_ext.server.limits import Limits
     from gpflow_ext.server.model import ServedModel
 
     return testing.TestClient(make_app(ServedModel(case[2]), Limits(rows=50)))
@@ -421,6 +450,24 @@ def test_the_server_names_words_that_training_has_not_seen(client, served):
     column = {"kind": "one-hot", "name": "a", "tensor": "a", "levels": ["x"]}
     for mark in (*cells._MISSING, "NA", " nan\v", "-", "none"):  # the server has its own list of these
         assert (unseen([column], {"a": [mark]}) == {}) == cells.is_missing(mark)
+
+
+def test_truth_values_and_numbers_of_json_are_the_levels_that_they_spell():
+    columns = [
+        {"tensor": "open", "levels": ["FALSE", "TRUE"]},
+        {"tensor": "zip", "levels": ["01067", "8001"]},
+        {"tensor": "size", "levels": []},
+    ]
+    inputs = {"open": {"dtype": "string", "shape": [None]}, "zip": {"dtype": "string", "shape": [None]}}
+    inputs["size"] = {"dtype": "float64", "shape": [None]}
+    cells = {"open": [True, False, None, "TRUE"], "zip": [1067, 8001.0, "8001", None], "size": [1, 2, 3, 4]}
+    found = read_raw({"inputs": cells}, inputs, Limits(), columns)
+    assert found["open"].tolist() == ["TRUE", "FALSE", "", "TRUE"]
+    assert found["zip"].tolist() == ["01067", "8001", "8001", ""]
+    for wrong in ({"zip": True}, {"open": 1}, {"zip": 8002}, {"zip": 10**400}, {"size": True}):
+        row = {key: column[0] for key, column in cells.items()} | wrong
+        with pytest.raises(RefusedError, match=" is not "):
+            read_raw({"instances": [row]}, inputs, Limits(), columns)
 
 
 def test_the_server_refuses_other_rows(client):

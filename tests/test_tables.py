@@ -316,7 +316,7 @@ def test_spaces_between_thousands_do_not_make_words(write, cell):
     assert whole(beside)[2].feature_names == (f"a=1{cell}", "a=word")
 
 
-@pytest.mark.parametrize("cell", ["nan", " NaN ", "NA", "n/a", "#N/A", "", "null", "?"])
+@pytest.mark.parametrize("cell", ["nan", " NaN ", "NA", "n/a", "#N/A", "", "null", "?", "#DIV/0!", "#NAME?"])
 def test_marks_of_missing_values(write, cell):
     path = write(f'a,y\n1,0.5\n"{cell}",1.5\n3,2.5\n')
     assert "1 values are missing in 1 rows" in problems(path).problems[0].what
@@ -334,18 +334,65 @@ def test_marks_of_missing_values(write, cell):
         (["01/02/2020", "02/02/2020", "03/02/2020"], {"dates": {"a": "mdy"}}, [0, 31, 60], "mdy"),
         (["1900-03-01T06:00", "1900-02-28 12:00:30", "1900-03-01T00:00:00.5Z"], {},
          [1.25, 0.5 + 30 / 86400, 1 + 0.5 / 86400], "ymd"),
+        (["01/02/2020 03:15 PM", "13/2/2020, 12:00:30 a.m.", "2/2/2020 12:30pm +0530"], {},
+         [15.25 / 24, 12 + 30 / 86400, 1 + 7 / 24], "dmy"),
+        (["3 Jan 2020", "Sat, 04-JAN-2020 10:00 GMT+0200", "5th January, 2020", "06jan2020"], {},
+         [0, 1 + 8 / 24, 2, 3], "dmy"),
+        (["Jan 3, 2020", "Sept. 4 2020", "february 29th, 2020"], {}, [0, 245, 57], "mdy"),
+        (["2020-03", "2020/1", "2019-12"], {}, [91, 31, 0], "ymd"),
+        (["Mar 2020", "Jan. 2020", "01/2021"], {}, [60, 0, 366], "mdy"),
+        (["2020Q1", "2020-q3", "2020 Q4"], {}, [0, 182, 274], "ymd"),
+        (["Q1 2020", "Q4/2020", "q3-2020"], {}, [0, 274, 182], "mdy"),
     ],
 )  # fmt: skip
 def test_dates_are_days_since_the_first(write, written, options, days, order):
-    path = write("a,y\n" + "".join(f"{cell},{i / 7}\n" for i, cell in enumerate(written)))
+    path = write("a,y\n" + "".join(f'"{cell}",{i / 7}\n' for i, cell in enumerate(written)))
     X, _, split = whole(path, **options)
     np.testing.assert_array_equal(X[:, 0], days)
-    assert any(f"column a was read as dates ({order}), in days since" in note for note in split.notes)
+    [note] = [each for each in split.notes if f"column a was read as dates ({order}), in days since" in each]
+    longer = written[0] in ("2020-03", "Mar 2020", "2020Q1", "Q1 2020")
+    assert note.endswith("; of months and quarters the first day") == longer
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (["1/2/20", "3/4/21"], "looks like dates, such as '1/2/20', in no one form"),
+        (["03.01.20", "05.02.21"], "looks like dates"),
+        (["3-Jan-20", "4-Feb-21"], "looks like dates"),
+        (["Jan-20", "Feb-20"], "looks like dates"),
+        (["3 Jan", "4 Feb"], "looks like dates"),
+        (["3. Mai 2020", "4. März 2020"], "looks like dates"),
+        (["2020-W05", "2020-W06"], "looks like dates"),
+        (["13/01/2020", "01/13/2020"], "looks like dates"),
+        (["2020-01-01 10h30", "2020-01-02 11h00"], "looks like dates"),
+        (["2020-01-01", "2020-01-02", "2020-13-45"], "'2020-13-45' is not a date (ymd); 6 such cells"),
+        (["2020-01-01", "2020-01-02", "later"], "'later' is not a date (ymd)"),
+    ],
+)
+def test_what_looks_like_dates_is_never_levels_in_silence(write, written, said):
+    cells = written * (18 // len(written))
+    path = write("a;b;y\n" + "".join(f"{cell};{i % 7};{i / 7}\n" for i, cell in enumerate(cells)))
+    [problem] = problems(path).problems
+    assert said in problem.what + "; " + problem.advice
+    assert problem.remedies == (("drop", ["a"]), ("one_hot", ["a"]))
+    assert load(path, one_hot=["a"]).feature_names[0].startswith("a=")
+    path = write("a;y\n" + "".join(f"{i % 7};{cell}\n" for i, cell in enumerate(cells)))
+    assert "holds dates or times" in problems(path).problems[0].what
+
+
+@pytest.mark.parametrize(
+    "written",
+    [["2010/11", "2011/12"], ["05-1234", "06-2345"], ["3-20", "5-10"], ["1.2.10", "1.3.12"], ["Jan", "Feb"]],
+)
+def test_levels_that_are_no_dates_stay_levels(write, written):
+    path = write("a;y\n" + "".join(f"{cell};{i / 7}\n" for i, cell in enumerate(written * 4)))
+    assert load(path).feature_names == tuple(f"a={level}" for level in sorted(written))
 
 
 def test_times_of_day_are_hours(write):
-    written = ["0:00", "14:30", " 9:05:30.5", "12:15 am", "12:15 p.m.", "2:30PM", "23:59:59"]
-    hours = [0.0, 14.5, 9.0 + 330.5 / 3600.0, 0.25, 12.25, 14.5, 23.0 + 3599.0 / 3600.0]
+    written = ["0:00", "14:30", " 9:05:30.5", "12:15 am", "12:15 p.m.", "2:30PM", "23:59:59", "3 pm"]
+    hours = [0.0, 14.5, 9.0 + 330.5 / 3600.0, 0.25, 12.25, 14.5, 23.0 + 3599.0 / 3600.0, 15.0]
     path = write("a,y\n" + "".join(f"{cell},{i / 7}\n" for i, cell in enumerate(written)))
     X, _, split = whole(path)
     np.testing.assert_allclose(X[:, 0], hours, rtol=1e-15)
@@ -449,6 +496,83 @@ def test_levels_that_are_dates_are_known_by_any_value_of_that_day(write):
         _, _, split = whole(table, one_hot=["a"])
         for day in (days[1], datetime.date(2024, 1, 2), np.datetime64("2024-01-02")):
             np.testing.assert_array_equal(split.treatment.inputs({"a": [day]}), [[0.0, 1.0]])
+
+
+def test_errors_of_spreadsheets_are_missing_with_a_note(write):
+    rows = zip(["1", "#REF!", "3", "#Value!"] * 3, ["a", "b", "#N/A", "c"] * 3, strict=True)
+    path = write("a,b,y\n" + "".join(f"{a},{b},{i / 7}\n" for i, (a, b) in enumerate(rows)))
+    X, _, split = whole(path, missing="mean")
+    np.testing.assert_array_equal(X[:4, 0], [1.0, 2.0, 3.0, 2.0])
+    assert "column a holds errors of a spreadsheet, #REF!, #Value!: they are missing values" in split.notes
+    assert not any("column b holds errors" in note for note in split.notes)
+    _, _, split = whole(path, target="a", missing="drop", drop=["b"])
+    assert "target a holds errors of a spreadsheet, #REF!, #Value!: they are missing values" in split.notes
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "said"),
+    [
+        (
+            "a",
+            np.arange(12),
+            "column a counts the rows: if that says nothing of them, leave it out by drop=['a']",
+        ),
+        ("a", np.arange(1, 13), "column a counts the rows"),
+        ("ID", np.arange(12) * 7 % 13 + 100, "column ID has another number in each row, as an ID has"),
+        ("a", np.arange(12) * 7 % 13 + 100, ""),
+        ("id", np.arange(12) // 2, ""),
+        ("a", np.arange(12) + 1990, ""),
+    ],
+)
+def test_a_column_that_looks_like_an_id_stays_with_a_note(name, column, said):
+    frame = pd.DataFrame({name: column, "b": np.arange(12) % 5, "y": np.arange(12) / 7})
+    notes = [note for note in load(frame).notes if "drop=" in note]
+    assert len(notes) == bool(said)
+    assert all(note.startswith(said) for note in notes)
+    assert not any("drop=" in note for note in load(frame.drop(columns="b")).notes)
+
+
+def test_numbers_that_are_days_have_a_note():
+    frame = pd.DataFrame({"a": 20200101 + np.arange(12), "y": np.arange(12) / 7})
+    assert "column a was read as numbers: if 20200101 is a date, write it as 2020-01-01" in load(frame).notes
+    assert not any("is a date" in note for note in load(frame.assign(a=frame["a"] + 60)).notes)
+
+
+def test_durations_are_seconds(write):
+    minutes = pd.to_timedelta([3.0, 0.5, None, 90.0], unit="min")
+    frame = pd.DataFrame({"a": minutes, "y": np.arange(4) / 7})
+    X, _, split = whole(frame, missing="mean")
+    np.testing.assert_array_equal(X[[0, 1, 3], 0], [180.0, 30.0, 5400.0])
+    assert "column a holds durations, and was read in seconds" in split.notes
+    hours = [
+        {"a": one} for one in (pd.Timedelta(hours=1), datetime.timedelta(hours=1), np.timedelta64(1, "h"))
+    ]
+    np.testing.assert_array_equal(split.treatment.inputs(hours), [[3600.0, 0.0]] * 3)
+    np.testing.assert_array_equal(split.treatment.inputs(frame)[:, 0], X[:, 0])
+    other = frame.iloc[[0, 1, 3]].rename(columns={"a": "y", "y": "a"})
+    np.testing.assert_array_equal(whole(other)[1][:, 0], [180.0, 30.0, 5400.0])
+    for written, said in (
+        (["0 days 00:15:00", "1 days 02:00:00"], "column 'a' holds durations, such as '0 days 00:15:00'"),
+        (["26:15:00", "01:00:00"], "column 'a' holds durations"),
+        (["PT15M", "P1DT2H"], "column 'a' holds durations"),
+        (["10:00", "11:30", "24:00"], "line 4, column 'a': '24:00' is not a time of day"),
+    ):
+        text = "".join(f"{cell},{i / 7}\n" for i, cell in enumerate(written * 4))
+        [problem] = problems(write("a,y\n" + text)).problems
+        assert said in problem.what
+
+
+def test_intervals_are_levels_where_they_are_categories():
+    y = np.arange(12) / 7
+    cut = pd.cut(y, 3)
+    X, _, split = whole(pd.DataFrame({"a": cut, "y": y}))
+    np.testing.assert_array_equal(X[:, 0], cut.codes)
+    np.testing.assert_array_equal(split.treatment.inputs([{"a": each} for each in cut]), X)
+    bare = pd.arrays.IntervalArray.from_breaks(np.arange(13))
+    assert (
+        "give the middle of each interval, its .mid"
+        in problems(pd.DataFrame({"a": bare, "y": y})).problems[0].advice
+    )
 
 
 def test_new_rows_may_be_mappings_with_the_names_of_a_frame_that_are_numbers():

@@ -3,6 +3,12 @@
 Flags, files and tables are checked before TensorFlow is imported, so that mistakes are reported at once.
 """
 
-from gpflow_ext.cli.main import main
+import sys
+
+try:
+    from gpflow_ext.cli.main import main
+except KeyboardInterrupt:  # answered as `run` does, which is not there yet
+    print("Interrupted.", file=sys.stderr)
+    raise SystemExit(130) from None
 
 __all__ = ["main"]

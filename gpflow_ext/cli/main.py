@@ -50,6 +50,9 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; by default that of the shell."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    name = parser().parse_args(given[:1]).command
-    module = importlib.import_module(f"gpflow_ext.cli.{name}")
-    run(lambda: module.main(given[1:]))
+
+    def command() -> None:
+        name = parser().parse_args(given[:1]).command
+        importlib.import_module(f"gpflow_ext.cli.{name}").main(given[1:])
+
+    run(command)

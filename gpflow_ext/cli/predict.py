@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TextIO
 from gpflow_ext.cli import flags
 from gpflow_ext.cli.predicted import output_names, output_rows
 from gpflow_ext.cli.run import import_tensorflow
-from gpflow_ext.cli.streams import Progress, is_stream, reading, writing
+from gpflow_ext.cli.streams import Progress, check_folder, is_stream, reading, writing
 from gpflow_ext.cli.unseen import Unseen
-from gpflow_ext.data.reading.cells import is_missing, is_number, to_number
+from gpflow_ext.data.reading.cells import is_missing, is_number, text_of, to_number
 from gpflow_ext.data.reading.frames import is_parquet, parquet_frames
 from gpflow_ext.data.reading.text import separator_of
 from gpflow_ext.data.reading.units import measured
@@ -262,7 +262,8 @@ def _of_parquet(
 
 def _as_text(frame: Any) -> list[list[str]]:
     """Return the cells of a data frame as text, empty where they are missing."""
-    return frame.astype(object).where(frame.notna(), "").astype(str).values.tolist()
+    columns = [[text_of(cell) for cell in frame.iloc[:, place]] for place in range(frame.shape[1])]
+    return [[column[row] for column in columns] for row in range(len(frame))]
 
 
 def _had_exposures(served: Any) -> bool:
@@ -340,3 +341,5 @@ def _check_out(out: Path, data: Path) -> None:
         raise ValueError(
             f"--out {out} is {what}: predictions are written as CSV, such as to predictions.csv."
         )
+    if not is_stream(out):
+        check_folder(f"--out {out}", out.resolve().parent)

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gpflow_ext.cli.streams import check_folder
+
 RUN_FILE = "run.json"
 _LATER: dict[str, Any] = {
     "one_hot": [],
@@ -26,6 +28,7 @@ def save(options: argparse.Namespace, model: str, sha256: str | None = None) -> 
     """Write the flags, and the hash of the data, beside the checkpoints, so that these data can be loaded again."""
     if options.run_dir.is_file():
         raise ValueError(f"--run-dir {options.run_dir} is a file: name a folder.")
+    check_folder(f"--run-dir {options.run_dir}", options.run_dir)
     options.run_dir.mkdir(parents=True, exist_ok=True)
     plain = {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()}
     content = {"model": model, "sha256": sha256, "arguments": plain}

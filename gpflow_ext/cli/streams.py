@@ -9,6 +9,7 @@ import io
 import lzma
 import os
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -53,6 +54,18 @@ def reading(path: Path) -> Iterator[tuple[TextIO, Any]]:
             yield text, raw
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is not text in UTF-8 ({error}): save it as CSV.") from error
+        except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+            if unpacked is None or getattr(error, "errno", None) is not None:
+                raise
+            kind = path.suffix.lower()
+            raise ValueError(f"{path} is not a complete {kind} file ({error}): compress it again.") from error
+
+
+def check_folder(flag: str, folder: Path) -> None:
+    """Raise ``OSError`` for a folder that cannot be written to or made, with the flag that names it."""
+    there = next(above for above in (folder, *folder.absolute().parents) if above.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        raise OSError(f"{flag}: {there} is no folder that this user may write to.")
 
 
 def is_stream(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from gpflow_ext import _html
 from gpflow_ext.data import datasets
 from gpflow_ext.data.datasets.targets import CLASSIFICATION, names_of
 from gpflow_ext.data.reading.problems import listed
+from gpflow_ext.data.reading.treatment import Column, Treatment
 from gpflow_ext.estimators.base import Array, GPEstimator
 
 
@@ -51,7 +53,9 @@ class Auto:
         return self.estimator.model_
 
     def predict(self, rows: Any, exposure: npt.ArrayLike | None = None) -> npt.NDArray[Any]:
-        """Return labels or expected values for raw rows: as `datasets.Split.inputs` takes them, or [N, D].
+        """Return labels or expected values for raw rows, of a table or [N, D].
+
+        Rows are a data frame, the path of a table, or whatever else `datasets.Split.inputs` takes.
 
         Labels are ``classes``, as the table has them. Counts are those at the exposures [N], by default at
         exposure one.
@@ -139,6 +143,9 @@ class Auto:
 
     def _inputs_or_nan(self, rows: Any) -> Array:
         treatment = self.split.treatment
+        if isinstance(rows, str | os.PathLike):
+            known = treatment or Treatment(tuple(map(Column, self.split.feature_names)))
+            return self.split.scaler.transform(known.inputs(rows))
         if treatment is None:
             return self.split.scaler.transform(rows)
         one = rows[0] if isinstance(rows, list) and rows else rows

@@ -104,8 +104,8 @@ class Exported:
         Parameters
         ----------
         rows
-            A data frame, a mapping from column to cells, or a sequence of mappings from column to cell; see
-            `Treatment.inputs` for what cells may hold. Other columns are ignored.
+            A data frame, a mapping from column to cells, a sequence of mappings from column to cell, or the
+            path of a table; see `Treatment.inputs` for what cells may hold. Other columns are ignored.
         exposure
             [N], as of ``predict``.
 

@@ -138,12 +138,13 @@ def _trial(treatment: Treatment) -> dict[str, np.ndarray[Any, Any]]:
             centre = column.fill[0] if column.fill else 1.0
             values: list[Any] = [None, *(centre * (1 + k / _ROWS) for k in range(_ROWS - 1))]
         elif column.kind == "date":
-            days = [first + datetime.timedelta(days=37 * k) for k in range(_ROWS - 3)]
+            days = [first + datetime.timedelta(days=37 * k) for k in range(_ROWS - 6)]
             written = [dates.written(day, column.date_order) for day in days]
-            values = ["", "31.02.2000", f"{written.pop()}T01:30-03:30", *written, "soon"]
+            named = ["2001Q3", "3 March 2001, 12:05 am", "Sept 2001"]
+            values = ["", "31.02.2000", f"{written.pop()}T01:30-03:30", *named, *written, "soon"]
         elif column.kind == "time":
-            later = [f"{1 + 5 * k % 12}:{7 * k % 60:02d}" for k in range(_ROWS - 4)]
-            values = ["", "24:00", "12:30:15.5 am", f"{later.pop()} PM", *later, "noon"]
+            later = [f"{1 + 5 * k % 12}:{7 * k % 60:02d}" for k in range(_ROWS - 5)]
+            values = ["", "24:00", "12:30:15.5 am", "12 am", f"{later.pop()} PM", *later, "noon"]
         else:
             values = ["n/a", "no such level", *np.resize(column.levels, _ROWS - 2)]
         found[column.name] = values
@@ -185,22 +186,37 @@ def _days(column: Column, bare: tf.Tensor) -> tf.Tensor:
     fits = tf.strings.regex_full_match(bare, pattern)
     stand_in = dates.written(datetime.date(2000, 1, 1), column.date_order)
     safe, part = _parts(bare, fits, pattern, stand_in)
-    year, month, day = (part(group, tf.int64) for group in dates.groups(column.date_order))
-    hour, minute, second = part(4, tf.int64), part(5, tf.int64), part(6, tf.float64)
-    ahead = tf.strings.regex_replace(safe, pattern, r"\7") != "-"
-    sign, offset = 2 * tf.cast(ahead, tf.int64) - 1, (part(8, tf.int64), part(9, tf.int64))
-    valid = fits & dates.is_valid(year, month, day, (hour, minute, second), offset)
-    seconds = 60.0 * tf.cast(dates.minutes(hour, minute, sign, offset), tf.float64) + second
+    in_year, number, name, in_month = dates.groups(column.date_order)
+    year, month = part(in_year, tf.int64), part(number, tf.int64) + _month(safe, pattern, name)
+    day_or_first = tf.strings.regex_replace(
+        tf.strings.regex_replace(safe, pattern, rf"0\{in_month}"), "^0$", "1"
+    )
+    day = tf.strings.to_number(day_or_first, tf.int64)
+    morning, afternoon = (tf.cast(tf.strings.regex_full_match(safe, half), tf.int64) for half in dates.HALVES)
+    hour, minute, second = part(5, tf.int64), part(6, tf.int64), part(7, tf.float64)
+    behind = tf.cast(tf.strings.regex_full_match(safe, dates.BEHIND), tf.int64)
+    halved, offset = morning + afternoon, (part(8, tf.int64), part(9, tf.int64))
+    valid = fits & dates.is_valid(year, month, day, (hour, minute, second, halved), offset)
+    of_day = clock.of_day(hour, halved, afternoon)
+    seconds = 60.0 * tf.cast(dates.minutes(of_day, minute, 1 - 2 * behind, offset), tf.float64) + second
     since = tf.cast(dates.julian_day(year, month, day) - column.origin, tf.float64) + seconds / 86400.0
     return tf.where(valid, since, tf.constant(np.nan, tf.float64))
+
+
+def _month(safe: tf.Tensor, pattern: str, group: int) -> tf.Tensor:
+    """Return the number of the month that a group names, 0 where it is empty."""
+    name = tf.strings.regex_replace(safe, pattern, rf"0\{group}")
+    for stem, number in dates.MONTHS.items():
+        name = tf.strings.regex_replace(name, f"(?i)^0{stem}.*$", str(number))
+    return tf.strings.to_number(name, tf.int64)
 
 
 def _hours(bare: tf.Tensor) -> tf.Tensor:
     """Return the hours since midnight, NaN where a cell is not a time of day."""
     fits = tf.strings.regex_full_match(bare, clock.PATTERN)
     safe, part = _parts(bare, fits, clock.PATTERN, "0:00")
-    hour, minute, second = part(1, tf.int64), part(2, tf.int64), part(3, tf.float64)
-    half = tf.strings.regex_replace(safe, clock.PATTERN, r"\4")
+    hour, minute, second = part(1, tf.int64) + part(5, tf.int64), part(2, tf.int64), part(3, tf.float64)
+    half = tf.strings.regex_replace(safe, clock.PATTERN, r"\4\6")
     named = (tf.strings.regex_full_match(half, letters) for letters in ("[AaPp]", "[Pp]"))
     halved, afternoon = (tf.cast(each, tf.int64) for each in named)
     valid = fits & clock.is_valid(hour, minute, second, halved)

@@ -111,10 +111,11 @@ class Server:
             raise RefusedError(404, f"the version here is {self.model.version}, not {shown(version)}")
 
     def _predicted(self, body: bytes) -> bytes:
-        call = calls.read(body, self.model.signatures, self.limits)
+        table = self.model.manifest.get("columns") or ()
+        call = calls.read(body, self.model.signatures, self.limits, table)
         self.metrics.rows.inc(call.rows)
         outputs = self.model(call.signature, call.arrays)
-        return calls.write(call, outputs, self.model.manifest.get("columns") or ())
+        return calls.write(call, outputs, table)
 
     def _predicted_by_names(self, body: bytes) -> bytes:
         model, named = self.model, calls.parse(body, self.limits)

@@ -72,8 +72,10 @@ def _no_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a number")
 
 
-def read(body: bytes, signatures: Signatures, limits: Limits) -> Call:
-    """Return the call that a body describes.
+def read(
+    body: bytes, signatures: Signatures, limits: Limits, table: Sequence[Mapping[str, Any]] = ()
+) -> Call:
+    """Return the call that a body describes; ``table`` has the columns of raw rows, as a manifest has them.
 
     Raises
     ------
@@ -93,7 +95,7 @@ def read(body: bytes, signatures: Signatures, limits: Limits) -> Call:
         raise RefusedError(422, f"signature_name must be one of {', '.join(signatures)}; got {shown(name)}")
     inputs, columnar = signatures[name]["inputs"], "inputs" in request
     if name in (RAW, RAW_COUNTS):
-        return Call(name, read_raw(request, inputs, limits), columnar)
+        return Call(name, read_raw(request, inputs, limits, table), columnar)
     columns = (
         _columns(request, inputs)
         if columnar

@@ -19,13 +19,21 @@ RAW_COUNTS = "predict_raw_counts"
 _ORDINAL = 1_721_425  # Julian day numbers are so much above the ordinals of Python
 _MARKS = {"ymd": "-", "dmy": ".", "mdy": "/"}
 _SPACE = " \t\n\v\f\r"  # that the graph strips
-_MISSING = frozenset(("", "?", "na", "n/a", "#n/a", "nan", "null"))  # cells, stripped and in small letters
+_ERRORS = ("#div/0!", "#value!", "#ref!", "#num!", "#null!", "#calc!", "#spill!", "#error!", "#name?")
+_MISSING = frozenset(["", "?", "na", "n/a", "#n/a", "nan", "null", *_ERRORS])  # stripped, in small letters
 _LAST_MINUTE = 24 * 60 - 1  # of a day
 _LARGEST = int(np.finfo(np.float64).max)
 
 
-def read_raw(request: Mapping[str, Any], inputs: Mapping[str, Any], limits: Limits) -> dict[str, Array]:
+def read_raw(
+    request: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    limits: Limits,
+    table: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Array]:
     """Return the columns of a request, [N] each, exposures [N, 1]; ``null`` is a cell that is missing.
+
+    ``true``, ``false`` and numbers are the levels that they spell, as True or 8001.
 
     Parameters
     ----------
@@ -35,6 +43,8 @@ def read_raw(request: Mapping[str, Any], inputs: Mapping[str, Any], limits: Limi
         The ``dtype`` of each column, of a manifest.
     limits
         How many rows there may be.
+    table
+        Columns, as a manifest has them, with their levels.
 
     Raises
     ------
@@ -50,7 +60,9 @@ def read_raw(request: Mapping[str, Any], inputs: Mapping[str, Any], limits: Limi
     rows = next(iter(lengths.values()))
     if not 0 < rows <= limits.rows:
         raise RefusedError(422, f"there are {rows} rows; the server takes 1 to {limits.rows} in a call")
-    found = {key: _array(key, columns[key], spec["dtype"] == "string") for key, spec in inputs.items()}
+    levels = {column["tensor"]: column["levels"] for column in table}
+    spelt = {key: [_spelt(cell, levels.get(key)) for cell in column] for key, column in columns.items()}
+    found = {key: _array(key, spelt[key], spec["dtype"] == "string") for key, spec in inputs.items()}
     for key, spec in inputs.items():
         if len(spec["shape"]) == 2:  # of exposures, which go with the columns
             found[key] = found[key].astype(spec["dtype"])[:, None]
@@ -119,6 +131,25 @@ def unseen(columns: Sequence[Mapping[str, Any]], cells: Mapping[str, Array]) -> 
             strange = sorted(word[:SAID] for word in words if word.lower() not in _MISSING)
             found |= {column["name"]: strange[:ERRORS]} if strange else {}
     return found
+
+
+def _spelt(cell: Any, levels: Sequence[str] | None) -> Any:
+    """Return the one level that a truth value or a number of JSON spells, and any other cell as it is."""
+    if not levels or isinstance(cell, str) or cell is None:
+        return cell
+    if isinstance(cell, bool):
+        same = [level for level in levels if level.lower() == str(cell).lower()]
+    else:
+        same = [level for level in levels if _is_number(cell) and _is_equal(level, cell)]
+    return same[0] if len(same) == 1 else cell
+
+
+def _is_equal(level: str, number: float) -> bool:
+    """Tell whether a level is a number as text, such as 01 or 2.0, and this one."""
+    try:
+        return "_" not in level and float(level) == number
+    except ValueError:
+        return False
 
 
 def _is_text(cell: Any) -> bool:

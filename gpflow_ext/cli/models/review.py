@@ -155,7 +155,9 @@ def _regression(options: argparse.Namespace, kernel: Any, split: Any, Z: Any) ->
 
     from gpflow_ext.likelihoods import StudentT
     from gpflow_ext.models import VGPKMM
+    from gpflow_ext.svgp.points import ScaledInducingPoints
 
+    Z = None if Z is None else ScaledInducingPoints(Z)
     noise = options.noise * likelihoods.variance_of_targets(split)
     mean = likelihoods.in_units_of_targets(kernel, split, options.variance)
     logarithm = gpflow.utilities.positive(base="exp")
@@ -163,7 +165,7 @@ def _regression(options: argparse.Namespace, kernel: Any, split: Any, Z: Any) ->
         likelihood: Any = StudentT(df=4.0)
         likelihood.scale = gpflow.Parameter(noise**0.5, transform=logarithm, trainable=not options.fixed)
     else:
-        likelihood = gpflow.likelihoods.Gaussian(noise)
+        likelihood = gpflow.likelihoods.Gaussian()  # whose own lower bound may be above the noise
         likelihood.variance = gpflow.Parameter(noise, transform=logarithm, trainable=not options.fixed)
     if options.method in EXACT and split.weights is not None:  # by sites, the same bound, which takes them
         noisy = likelihoods.weighted(split, likelihood)

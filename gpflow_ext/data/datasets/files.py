@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,12 @@ from gpflow_ext.data.datasets.catalogue import Known
 from gpflow_ext.data.datasets.events import count_events
 from gpflow_ext.data.datasets.raw import Raw, Request, check_columns
 from gpflow_ext.data.datasets.targets import CLASSIFICATION
-from gpflow_ext.data.reading import cells, units
+from gpflow_ext.data.reading import cells, clock, units
 from gpflow_ext.data.reading.cells import SPACE, Floats, is_missing
-from gpflow_ext.data.reading.clock import are_times
-from gpflow_ext.data.reading.dates import ORDERS, orders_of
-from gpflow_ext.data.reading.frames import as_frame, from_frame, is_frame, is_parquet, read_parquet
+from gpflow_ext.data.reading.date_forms import most_likely, orders_of, resemble
+from gpflow_ext.data.reading.dates import ORDERS
+from gpflow_ext.data.reading.frames import as_frame, is_frame
+from gpflow_ext.data.reading.hints import of_errors
 from gpflow_ext.data.reading.inference import (
     DECIMAL,
     MARKS,
@@ -34,16 +34,8 @@ from gpflow_ext.data.reading.inference import (
     numbers,
 )
 from gpflow_ext.data.reading.problems import Problem, Remedy, TableError, listed
+from gpflow_ext.data.reading.source import read_table
 from gpflow_ext.data.reading.table import Table, text
-from gpflow_ext.data.reading.text import read_text
-
-
-def read_table(source: Any, least_rows: int = 2) -> Table:
-    """Read a file of text or Parquet, or take a data frame."""
-    if is_frame(source):
-        return from_frame(source, least_rows=least_rows)
-    path = Path(source).expanduser()
-    return (read_parquet if is_parquet(path) else read_text)(path, least_rows)
 
 
 def from_file(source: Any, request: Request, known: Known) -> Raw:
@@ -133,7 +125,7 @@ def _assemble(
         column, wrong, how = _target(table, name, request)
         columns.append(column)
         problems += wrong
-        read += how
+        read += [*how, *of_errors(f"target {name}", table.column(name))]
     if not found.values and not problems:
         what = f"there is no input left beside the target {listed(targets)!r}"
         problems.append(Problem(what, advice="drop fewer columns"))
@@ -201,7 +193,7 @@ def _target(table: Table, name: str, request: Request) -> tuple[NDArray[Any], li
         note = f"target {name} was read as numbers {MARKS[readings[0]]}"
         return cells.numbers(words, readings[0])[0][:, None], [], [*about, note]
     problems = []
-    if order is None and request.task not in CLASSIFICATION and (orders_of(words) or are_times(words)):
+    if order is None and request.task not in CLASSIFICATION and _are_dates_or_times(words):
         what = f"target {name!r} holds dates or times, such as {words[0]!r}, which no model predicts"
         advice = "give the days or hours since a first one as numbers"
         problems.append(Problem(what, name, advice=advice))
@@ -222,6 +214,11 @@ def _target(table: Table, name: str, request: Request) -> tuple[NDArray[Any], li
         problems.append(Problem(what, name, tuple(others), remedies, "correct it"))
     classes = ["" if is_missing(cell) else cell.strip(SPACE) for cell in words]
     return np.array(classes, dtype=object), problems, []
+
+
+def _are_dates_or_times(words: Sequence[str]) -> bool:
+    kinds = (orders_of, most_likely, resemble, clock.are_times, clock.most_are_times, clock.are_durations)
+    return any(kind(words) for kind in kinds)
 
 
 def _words_among(names: Sequence[str], columns: Sequence[NDArray[Any]]) -> list[Problem]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,15 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 SPACE = " \t\n\v\f\r"  # TensorFlow strips these
-MISSING = r"(?i)(?:\?|na|#?n/a|nan|null)?"  # of a stripped cell; a pattern of Python and of RE2 alike
+MISSING = (
+    r"(?i)(?:\?|na|#?n/a|nan|null|#(?:div/0|value|ref|num|null|calc|spill|error)!|#name\?)?"
+    # of a stripped cell; a pattern of Python and of RE2 alike
+)
 _WHOLE = 1e15  # beyond, whole numbers are written as floats
-_MISSING = frozenset(("", "?", "na", "n/a", "#n/a", "nan", "null"))
+_ERRORS = frozenset(
+    ("#div/0!", "#value!", "#ref!", "#num!", "#null!", "#calc!", "#spill!", "#error!", "#name?")
+)  # of spreadsheets
+_MISSING = frozenset(("", "?", "na", "n/a", "#n/a", "nan", "null", *_ERRORS))
 _THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")  # 1,234.5: commas between thousands
 _POINTS = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:\.[0-9]{3})+")  # 1.234: it may be a thousand, and 0.123 not
 _GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:[ \u00a0\u202f'\u2019][0-9]{3})+(?:[.,][0-9]+)?")  # 1 234.5
@@ -24,6 +31,12 @@ _COMMA = re.compile(r"[+-]?(?:[0-9]{1,3}(?:\.[0-9]{3})+|[0-9]+)?(?:,[0-9]+)?(?:[
 def is_missing(cell: str) -> bool:
     """Tell whether a cell is empty or holds one of the usual marks of a missing value."""
     return cell.strip(SPACE).lower() in _MISSING
+
+
+def errors(cells: Iterable[str]) -> list[str]:
+    """Return the errors of spreadsheets among cells, which are missing values, each once."""
+    marked = dict.fromkeys(cell.strip(SPACE) for cell in cells if "#" in cell)
+    return [cell for cell in marked if cell.lower() in _ERRORS]
 
 
 def to_number(cell: str, decimal: str = ".") -> float:
@@ -113,10 +126,21 @@ def grouped(cells: Sequence[str]) -> int | None:
     return marked.index(True) if plain else None
 
 
+def in_seconds(value: Any) -> Any:
+    """Return a duration of Python, NumPy or pandas in seconds, and anything else as it is."""
+    if isinstance(value, datetime.timedelta):
+        return value.total_seconds()
+    return value / np.timedelta64(1, "s") if isinstance(value, np.timedelta64) else value
+
+
 def text_of(value: Any) -> str:
-    """Return what a value of a data frame or of JSON is as a cell: whole numbers without a fraction."""
+    """Return what a value of a data frame or of JSON is as a cell: whole numbers without a fraction.
+
+    Durations are in seconds.
+    """
     if isinstance(value, str):
         return str(value)
+    value = in_seconds(value)
     if value is None or str(value) in ("<NA>", "NaT") or (np.ndim(value) == 0 and value != value):
         return ""
     if isinstance(value, float | np.floating):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -10,10 +11,17 @@ import numpy as np
 
 from gpflow_ext.data.reading.cells import SPACE, Floats, is_missing
 
-PATTERN = r"^(?:([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}(?:\.[0-9]{1,9})?))?(?: ?([AaPp])\.?[Mm]\.?)?)$"
-"""Of a stripped cell, for Python and for RE2: hour, minute, second, and A or P of a clock of twelve hours."""
+_MINUTES = r":([0-9]{2})(?::([0-9]{2}(?:\.[0-9]{1,9})?))?"
+PATTERN = rf"^(?:([0-9]{{1,2}}){_MINUTES}(?: ?([AaPp])\.?[Mm]\.?)?|([0-9]{{1,2}}) ?([AaPp])\.?[Mm]\.?)$"
+"""Of a stripped cell, for Python and for RE2: hour, minute, second, and A or P of a clock of twelve hours; or
+hour and A or P alone."""
 _HOURS = 1.0 / 3600.0  # of a second
 _COMPILED = re.compile(PATTERN)
+_DURATION = re.compile(
+    r"(?i)[+-]?[0-9]+ days?(?:,? [+-]?[0-9]{1,2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?)?"
+    r"|[+-]?[0-9]+:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?|-?P(?=.*[0-9])(?:[0-9]+D)?(?:T(?:[0-9]+H)?(?:[0-9]+M)?(?:[0-9.]+S)?)?"
+)
+_LOOKED_AT = 1000  # different cells
 
 
 def is_valid(hour: Any, minute: Any, second: Any, halved: Any) -> Any:
@@ -39,14 +47,27 @@ def hours(cells: Sequence[str]) -> Floats:
     for row, cell in enumerate(cells):
         found = _COMPILED.match(cell.strip(SPACE))
         if found:
-            half = (found[4] or "").lower()
-            fields[row] = int(found[1]), int(found[2]), half != "", half == "p"
+            half = (found[4] or found[6] or "").lower()
+            fields[row] = int(found[1] or found[5]), int(found[2] or 0), half != "", half == "p"
             seconds[row] = float(found[3] or 0)
             fits[row] = True
     hour, minute, halved, afternoon = fields.T
     valid = fits & is_valid(hour, minute, seconds, halved)
     since = of_day(hour, halved, afternoon) + share_of_an_hour(minute, seconds)
     return np.where(valid, since, np.nan)
+
+
+def most_are_times(cells: Sequence[str]) -> bool:
+    """Tell whether more than half of the different cells that are there are times of day."""
+    seen = list(itertools.islice((cell for cell in dict.fromkeys(cells) if not is_missing(cell)), _LOOKED_AT))
+    return bool(seen) and float(np.isnan(hours(seen)).mean()) < 0.5
+
+
+def are_durations(cells: Sequence[str]) -> bool:
+    """Tell whether every cell that is there is a duration, as 1 days 02:30:00, 26:30:00 or PT15M."""
+    present = (cell.strip(SPACE) for cell in cells if not is_missing(cell))
+    first = next(present, "")
+    return bool(_DURATION.fullmatch(first)) and all(map(_DURATION.fullmatch, present))
 
 
 def are_times(cells: Sequence[str]) -> bool:

@@ -10,23 +10,48 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpflow_ext.data.reading.cells import SPACE, Floats, is_missing
+from gpflow_ext.data.reading import clock
+from gpflow_ext.data.reading.cells import SPACE, Floats
 
-_FIELD = {"y": "([0-9]{4})", "m": "([0-9]{1,2})", "d": "([0-9]{1,2})"}
-_OFFSET = r"(?:Z| ?([+-])([0-9]{2}):?([0-9]{2})?)?"  # of local time from UTC
-_TIME = rf"(?:[T ]([0-9]{{1,2}}):([0-9]{{2}})(?::([0-9]{{2}}(?:\.[0-9]{{1,9}})?))?{_OFFSET}|Z)?"
+MONTHS = {
+    stem: month
+    for month, stem in enumerate(
+        ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"), 1
+    )
+} | {"q1": 1, "q2": 4, "q3": 7, "q4": 10}
+"""The beginnings of the names of months, and quarters, with the number of the (first) month."""
+MONTH_NAMES = (
+    "jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|"
+    "oct(?:ober)?|nov(?:ember)?|dec(?:ember)?"
+)
+_YEAR, _NUMBER, _NAME = "([0-9]{4})", "([0-9]{1,2})", rf"({MONTH_NAMES}|q[1-4])"
+_FIELDS = {
+    "ymd": rf"{_YEAR}(?:[-/.]{_NUMBER}|[-/. ]?{_NAME})(?:[-/. ]{_NUMBER})?",
+    "dmy": rf"{_NUMBER}(?:st|nd|rd|th)?(?:[-/.]{_NUMBER}[-/.]|[-/. ]*{_NAME}[-/., ]*){_YEAR}",
+    "mdy": rf"(?:{_NUMBER}[-/.]|{_NAME}[-/., ]*)(?:{_NUMBER}(?:st|nd|rd|th)?[-/., ]+)?{_YEAR}",
+}  # a day may be left out where it is between the others or at the end
+_GROUPS = {"ymd": (1, 2, 3, 4), "dmy": (4, 2, 3, 1), "mdy": (4, 1, 2, 3)}
+_DAY_OF_WEEK = r"(?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]{0,6}[.,]* )?"
+_OFFSET = r"(?: ?(?:Z|UTC|GMT)| ?(?:UTC|GMT)?[+-]([0-9]{2}):?([0-9]{2})?)?"  # of local time from UTC
+_CLOCK = rf"([0-9]{{1,2}}):([0-9]{{2}})(?::([0-9]{{2}}(?:\.[0-9]{{1,9}})?))?(?: ?[ap]\.?m\.?)?{_OFFSET}"
 ORDERS = ("ymd", "dmy", "mdy")
-PATTERNS = {order: "^(?:" + "[-/.]".join(_FIELD[part] for part in order) + _TIME + ")$" for order in ORDERS}
-"""Of a stripped cell, for Python and for RE2; year, month and day in the order of the name, then hour,
-minute, second, and sign, hours and minutes of an offset from UTC."""
+PATTERNS = {order: f"(?i)^(?:{_DAY_OF_WEEK}{_FIELDS[order]}(?:(?:T|,? ){_CLOCK}|Z)?)$" for order in ORDERS}
+"""Of a stripped cell, for Python and for RE2, which has nine groups at most. Four hold the year, the number
+of the month, its name and the day, see `groups`; then come hour, minute, second, and hours and minutes of an
+offset from UTC."""
+HALVES = ("(?i)^.*[0-9] ?a[.]?m.*$", "(?i)^.*[0-9] ?p[.]?m.*$")
+"""Of a cell that fits: a time before noon and one after it, by a clock of twelve hours."""
+BEHIND = "^.*:.*-.*$"
+"""Of a cell that fits: an offset of local time behind UTC."""
 _COMPILED = {order: re.compile(pattern) for order, pattern in PATTERNS.items()}
+_HALVES = tuple(map(re.compile, HALVES))
+_BEHIND = re.compile(BEHIND)
 _MARKS = {"ymd": "-", "dmy": ".", "mdy": "/"}
 
 
-def groups(order: str) -> tuple[int, int, int]:
-    """Return which groups of the pattern hold year, month and day."""
-    year, month, day = (order.index(part) + 1 for part in "ymd")
-    return year, month, day
+def groups(order: str) -> tuple[int, int, int, int]:
+    """Return which groups of the pattern hold year, number of the month, name of the month, and day."""
+    return _GROUPS[order]
 
 
 def julian_day(year: Any, month: Any, day: Any) -> Any:
@@ -37,15 +62,13 @@ def julian_day(year: Any, month: Any, day: Any) -> Any:
 
 
 def is_valid(year: Any, month: Any, day: Any, time: Sequence[Any], offset: Sequence[Any]) -> Any:
-    """Tell which fields make a date, a time of day (hour, minute, second) and an offset (hours, minutes)."""
-    hour, minute, second = time
+    """Tell which fields make a date, a time of day (see `clock.is_valid`) and an offset (hours, minutes)."""
     over = month // 12  # of December: the month after it is that of another year
     length = julian_day(year + over, month + 1 - 12 * over, 1 + 0 * day) - julian_day(
         year, month, 1 + 0 * day
     )
     in_calendar = (year >= 1) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= length)
-    of_day = (hour < 24) & (minute < 60) & (second < 60)
-    return in_calendar & of_day & (offset[0] < 24) & (offset[1] < 60)
+    return in_calendar & clock.is_valid(*time) & (offset[0] < 24) & (offset[1] < 60)
 
 
 def minutes(hour: Any, minute: Any, sign: Any, offset: Sequence[Any]) -> Any:
@@ -57,36 +80,34 @@ def parse(cells: Sequence[str], order: str) -> tuple[NDArray[np.int64], Floats, 
     """Return the day, the seconds from its midnight in UTC, and whether each cell is a date, [N] each.
 
     An offset from UTC may put the seconds before or after the day; times without one are taken for UTC.
+    Months and quarters are their first day.
     """
-    fields, seconds = np.ones((len(cells), 7), np.int64), np.zeros(len(cells))
+    fields, seconds = np.zeros((len(cells), 9), np.int64), np.zeros(len(cells))
     fits, sign = np.zeros(len(cells), bool), np.ones(len(cells), np.int64)
-    year, month, day = groups(order)
+    places = (*groups(order), 5, 6, 8, 9)
     for row, cell in enumerate(cells):
-        found = _COMPILED[order].match(cell.strip(SPACE))
+        bare = cell.strip(SPACE)
+        found = _COMPILED[order].match(bare)
         if found:
-            parts = found.group(year, month, day, 4, 5, 8, 9)
-            fields[row] = [int(part or 0) for part in parts]
-            sign[row] = -1 if found[7] == "-" else 1
-            seconds[row] = float(found[6] or 0)
+            year, number, name, day, *time = found.group(*places)
+            month = MONTHS[name.casefold()[:3]] if name else int(number)
+            fields[row, :3] = int(year), month, int(day or 1)
             fits[row] = True
-    y, m, d, hour, minute, *offset = fields.T
-    valid = fits & is_valid(y, m, d, (hour, minute, seconds), offset)
-    return julian_day(y, m, d), 60.0 * minutes(hour, minute, sign, offset) + seconds, valid
+            if ":" in bare:
+                morning, afternoon = (half.match(bare) is not None for half in _HALVES)
+                fields[row, 3:] = *(int(part or 0) for part in time), morning or afternoon, afternoon
+                sign[row] = -1 if _BEHIND.match(bare) else 1
+                seconds[row] = float(found[7] or 0)
+    y, m, d, hour, minute, *offset, halved, afternoon = fields.T
+    valid = fits & is_valid(y, m, d, (hour, minute, seconds, halved), offset)
+    since = 60.0 * minutes(clock.of_day(hour, halved, afternoon), minute, sign, offset) + seconds
+    return julian_day(y, m, d), since, valid
 
 
 def days_since(cells: Sequence[str], order: str, origin: int) -> Floats:
     """Return the days from midnight of the day ``origin`` on, [N], NaN where a cell is not a date."""
     day, seconds, valid = parse(cells, order)
     return np.where(valid, (day - origin).astype(np.float64) + seconds / 86400.0, np.nan)
-
-
-def orders_of(cells: Sequence[str]) -> list[str]:
-    """Return in which orders every cell that is there is a date."""
-    present = [cell for cell in cells if not is_missing(cell)]
-    if not present:
-        return []
-    first = [order for order in ORDERS if _COMPILED[order].match(present[0].strip(SPACE))]
-    return [order for order in first if parse(present, order)[2].all()]
 
 
 def written(value: Any, order: str) -> str:

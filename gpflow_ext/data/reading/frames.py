@@ -19,7 +19,7 @@ from gpflow_ext.data.reading.table import Cells, Table, beside, check_names
 from gpflow_ext.data.reading.text import read_bytes
 
 PARQUET = (".parquet", ".pq")
-_CELLS = str | bool | int | float | decimal.Decimal | datetime.time | np.generic
+_CELLS = str | bool | int | float | decimal.Decimal | datetime.time | datetime.timedelta | np.generic
 _ENGINES = "reading Parquet needs pyarrow: pip install gpflow-ext[parquet] ({error})"
 
 
@@ -62,7 +62,7 @@ def read_parquet(path: Path, least_rows: int = 2) -> Table:
 
 
 def parquet_frames(path: Path, size: int) -> Iterator[Any]:
-    """Yield so many rows of a Parquet file at a time, as data frames.
+    """Yield so many rows of a Parquet file at a time, as data frames; whole numbers with gaps stay whole.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def parquet_frames(path: Path, size: int) -> Iterator[Any]:
         raise ImportError(_ENGINES.format(error=error)) from error
     try:
         for batch in pyarrow.parquet.ParquetFile(path).iter_batches(size):
-            yield batch.to_pandas()
+            yield batch.to_pandas(integer_object_nulls=True)
     except pyarrow.ArrowInvalid as error:
         raise ValueError(f"{path} is not a complete Parquet file ({error}).") from error
 
@@ -100,15 +100,19 @@ def from_frame(frame: Any, name: str = "frame", sha256: str | None = None, least
         )
     columns: list[Cells] = []
     levels: dict[str, tuple[str, ...]] = {}
-    categories = set()
+    categories, notes = set(), list[str]()
     for number, column in enumerate(names):
         series = frame.iloc[:, number]
         cells, wrong = _cells(series)
         columns.append(cells)
         if wrong:
-            seen = type(series.iloc[wrong[0]]).__name__
+            first = series.iloc[wrong[0]]
+            seen = type(first).__name__
             what = f"column {column!r} is neither number, text nor date (a {seen} in row {wrong[0] + 1})"
-            problems.append(Problem(what, column, tuple(wrong), (drop(column),)))
+            advice = "give the middle of each interval, its .mid" if hasattr(first, "mid") else ""
+            problems.append(Problem(what, column, tuple(wrong), (drop(column),), advice))
+        if not wrong and _are_durations(series):
+            notes.append(f"column {column} holds durations, and was read in seconds")
         ordered = getattr(series.dtype, "ordered", None)  # of categories alone
         if ordered is not None and not any(map(is_date, series.dtype.categories)):
             if ordered:
@@ -120,20 +124,35 @@ def from_frame(frame: Any, name: str = "frame", sha256: str | None = None, least
     if problems:
         raise TableError(name, problems)
     digest = sha256 or _sha256(names, columns)
-    found = Table(name, tuple(names), tuple(columns), digest, levels=levels, categories=frozenset(categories))
+    found = Table(
+        name,
+        tuple(names),
+        tuple(columns),
+        digest,
+        levels=levels,
+        categories=frozenset(categories),
+        notes=tuple(notes),
+    )
     return found.without(aside)
+
+
+def _are_durations(series: Any) -> bool:
+    """Tell whether a column holds durations of pandas or of Python."""
+    found = series.dtype.kind == "m" or isinstance(series.dropna().iloc[:1].squeeze(), datetime.timedelta)
+    return bool(found)
 
 
 def _cells(series: Any) -> tuple[Cells, list[int]]:
     """Return the cells of a column: numbers where they are, else text; and the rows that hold neither."""
     if series.dtype.kind in "fiu":  # NumPy's and pandas' own, that have missing values
         return series.to_numpy(dtype=np.float64, na_value=np.nan), []
+    are_levels = getattr(series.dtype, "ordered", None) is not None  # of whatever kind, as intervals
     text, wrong = [], []
     for row, value in enumerate(series):
         cell = text_of(value)
         if cell and is_date(value):
             cell = written(value, "ymd")
-        elif cell and not isinstance(value, _CELLS):
+        elif cell and not are_levels and not isinstance(value, _CELLS):
             wrong.append(row)
         text.append(cell)
     return text, wrong

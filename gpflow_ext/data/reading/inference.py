@@ -8,13 +8,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpflow_ext.data.reading import cells, clock, dates, units
+from gpflow_ext.data.reading import cells, clock, date_forms, dates, units
 from gpflow_ext.data.reading.cells import SPACE, Floats, is_missing
+from gpflow_ext.data.reading.hints import like_an_id, like_days, of_errors
 from gpflow_ext.data.reading.problems import Problem, Remedy, drop, listed
 from gpflow_ext.data.reading.table import Cells, Table, text
 from gpflow_ext.data.reading.treatment import Column
 
 _MAX_LEVELS = 50
+_FEWEST = 10  # rows in which whole numbers that count them are no chance
+_IDS = frozenset(
+    ("id", "_id", "row", "rowid", "row_id", "index", "key", "no", "no.", "nr", "nr.", "number", "#")
+)
 MARKS = {",": "with a decimal comma", ",.": "with commas between thousands"}
 DECIMAL = (Remedy("decimal", ","), Remedy("decimal", "."))
 
@@ -46,11 +51,13 @@ def infer(table: Table, names: Sequence[str], asked: Asked) -> Found:
     for name in names:
         one = _One(name, table, table.column(name), asked)
         found = one.look()
-        notes += one.notes
+        notes += [*one.notes, *of_errors(f"column {name}", table.column(name))]
         problems += one.problems
         if found is not None:
             columns.append(found[0])
             values.append(found[1])
+    if len(columns) > 1:
+        notes += [note for pair in zip(columns, values, strict=True) if (note := like_an_id(*pair))]
     return Found(tuple(columns), tuple(values), tuple(notes), tuple(problems))
 
 
@@ -156,7 +163,7 @@ class _One:
         readings = cells.readings(column)
         if readings:
             return self._marked(column, readings)
-        orders = dates.orders_of(column)
+        orders = date_forms.orders_of(column)
         if orders:
             return self._dated(column, orders)
         if clock.are_times(column):
@@ -166,6 +173,11 @@ class _One:
         bare, unit = units.measured(column)
         if unit:
             return self._measured(bare, unit)
+        if order := date_forms.most_likely(column):
+            return self._date(column, order)
+        if clock.most_are_times(column) or clock.are_durations(column):
+            self.problems.append(self._no_time(column))
+            return None
         missing = sum(map(is_missing, column))
         if len(others) + missing < len(column):
             self.problems += numbers(self.name, column, self._table)[1]
@@ -174,7 +186,34 @@ class _One:
             remedies = (drop(self.name), Remedy("one_hot", [self.name]))
             self.problems.append(grouped_thousands(self.name, column, self._table, row, remedies))
             return None
+        if date_forms.resemble(column):
+            self.problems.append(self._like_dates(column))
+            return None
         return self._one_hot(column, asked=False)
+
+    def _no_time(self, column: Sequence[str]) -> Problem:
+        """Return the problem of durations, and of times of day with something else among them."""
+        name, remedies = self.name, (drop(self.name), Remedy("one_hot", [self.name]))
+        if clock.are_durations(column):
+            cell = next(cell for cell in column if not is_missing(cell))
+            what = f"column {name!r} holds durations, such as {cell!r}"
+            return Problem(what, name, remedies=remedies, advice="write them as numbers, in seconds")
+        gaps = np.fromiter(map(is_missing, column), bool, len(column))
+        wrong = np.flatnonzero(np.isnan(clock.hours(column)) & ~gaps)
+        row = int(wrong[0])
+        what = f"{self._table.place(row)}, column {name!r}: {column[row]!r} is not a time of day"
+        advice = f"{len(wrong)} such cells: correct them"
+        return Problem(what, name, tuple(map(int, wrong)), remedies, advice)
+
+    def _like_dates(self, column: Sequence[str]) -> Problem:
+        cell = next(cell for cell in column if not is_missing(cell))
+        what = (
+            f"column {self.name!r} holds what looks like dates, such as {cell!r}, in no one form that is read"
+        )
+        remedies = (drop(self.name), Remedy("one_hot", [self.name]))
+        return Problem(
+            what, self.name, remedies=remedies, advice="write them as 2024-01-31 or 2024-01-31 15:30"
+        )
 
     def _measured(self, column: Sequence[str], unit: str) -> tuple[Column, Floats] | None:
         """Take numbers that have had a unit."""
@@ -186,6 +225,7 @@ class _One:
 
     def _plain(self, values: Floats) -> tuple[Column, Floats] | None:
         if not np.isnan(values).all():
+            self.notes += like_days(self.name, values)
             return Column(self.name), values[:, None]
         what = f"column {self.name!r} has no value"
         self.problems.append(Problem(what, self.name, remedies=(drop(self.name),)))
@@ -229,12 +269,14 @@ class _One:
             row = wrong[0] if wrong else 0
             what = f"{self._table.place(row)}, column {self.name!r}: {column[row]!r} is not a date ({order})"
             advice = f"{len(wrong)} such cells: correct them"
-            self.problems.append(Problem(what, self.name, tuple(map(int, wrong)), (drop(self.name),), advice))
+            remedies = (drop(self.name), Remedy("one_hot", [self.name]))
+            self.problems.append(Problem(what, self.name, tuple(map(int, wrong)), remedies, advice))
             return None
         origin = int((day + seconds // 86400.0)[valid].min())
         found = Column(self.name, "date", date_order=order, origin=origin)
         first = dates.text_of_day(origin)
-        self.notes.append(f"column {self.name} was read as dates ({order}), in days since {first}")
+        longer = "; of months and quarters the first day" * date_forms.are_longer_than_a_day(column, order)
+        self.notes.append(f"column {self.name} was read as dates ({order}), in days since {first}{longer}")
         return found, found.values(column)
 
     def _ordinal(self, column: Sequence[str], levels: tuple[str, ...]) -> tuple[Column, Floats] | None:

@@ -21,6 +21,16 @@ from gpflow_ext.data.reading.cells import is_missing, is_number
 from gpflow_ext.data.reading.problems import LISTED, Problem, TableError, listed
 from gpflow_ext.data.reading.table import Table, beside, check_names
 
+_KINDS = {  # by the bytes with which files begin
+    b"\x1f\x8b": ("gzip", "name it {name}.gz"),
+    b"BZh": ("bzip2", "name it {name}.bz2"),
+    b"\xfd7zXZ": ("xz", "name it {name}.xz"),
+    b"PAR1": ("Parquet", "name it {name}.parquet"),
+    b"PK\x03\x04": ("a zip or a workbook", "save its table as CSV"),
+    b"\xd0\xcf\x11\xe0": ("an old workbook", "save its table as CSV"),
+    b"\xff\xfe": ("UTF-16", "save it as UTF-8"),
+    b"\xfe\xff": ("UTF-16", "save it as UTF-8"),
+}
 _SEPARATORS = ",;\t|"
 _LOOKED_AT = 20  # rows, to find the separator
 _OPEN: dict[str, Callable[[bytes], bytes]] = {
@@ -64,8 +74,10 @@ def read_text(path: Path, least_rows: int = 2) -> Table:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        what = f"it is not UTF-8 text (byte {error.start})"
-        raise TableError(str(path), [Problem(what, advice="save it as UTF-8")]) from error
+        known = (kind for start, kind in _KINDS.items() if content.startswith(start))
+        kind, advice = next(known, ("", "save it as UTF-8"))
+        what = f"it is {kind} and not UTF-8 text" if kind else f"it is not UTF-8 text (byte {error.start})"
+        raise TableError(str(path), [Problem(what, advice=advice.format(name=path.name))]) from error
     if not text.strip():
         raise TableError(str(path), [Problem("it is empty", advice="write a header line and data rows")])
     separator = separator_of(io.StringIO(text.lstrip("\r\n"), newline=""))
@@ -74,7 +86,7 @@ def read_text(path: Path, least_rows: int = 2) -> Table:
     if re.fullmatch("(?i)sep=.?", names[0]):
         what = f"its first line, {names[0]}, tells Excel the separator and is no header"
         raise TableError(str(path), [Problem(what, advice="take that line out")])
-    ragged = _ragged(rows, lines, len(names))
+    ragged = _comments(rows, lines) or _ragged(rows, lines, len(names))
     columns = () if ragged else tuple(zip(*rows[1:], strict=True))
     aside = beside(names, columns) if columns else {}
     problems = _header_problems(names) or check_names(names, aside)
@@ -124,6 +136,17 @@ def _header_problems(names: Sequence[str]) -> list[Problem]:
     seen = listed(names, 4)
     what = f"it has no header: its first line holds only numbers ({seen})"
     return [Problem(what, advice="add a line with the column names")]
+
+
+def _comments(rows: Sequence[Sequence[str]], lines: Sequence[int]) -> list[Problem]:
+    """Return the problem of lines that begin with a mark of comments and have other cells than most."""
+    width = max(map(len, rows))
+    found = [row for row, cells in enumerate(rows) if len(cells) != width and cells[0][:1] in ("#", "%")]
+    if not found:
+        return []
+    told = listed([f"line {lines[row]}" for row in found])
+    what = f"comments are no part of a table: {told}"
+    return [Problem(what, rows=tuple(row - 1 for row in found if row), advice="take these lines out")]
 
 
 def _ragged(rows: Sequence[Sequence[str]], lines: Sequence[int], width: int) -> list[Problem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from gpflow_ext.data.reading import cells, clock, dates, units
 from gpflow_ext.data.reading.cells import Floats
 from gpflow_ext.data.reading.frames import as_frame, is_frame
 from gpflow_ext.data.reading.problems import Problem, TableError, listed
+from gpflow_ext.data.reading.source import read_table
 
 Kind = Literal["number", "date", "time", "one-hot", "ordinal"]
 Cells = Any  # numbers [N], or a sequence of N texts
@@ -119,8 +121,8 @@ class Treatment:
         Parameters
         ----------
         rows
-            A data frame, a mapping from column to cells, or a sequence of mappings from column to cell.
-            Other columns are ignored.
+            A data frame, a mapping from column to cells, a sequence of mappings from column to cell, or the
+            path of a table. Other columns are ignored.
 
         Returns
         -------
@@ -191,11 +193,14 @@ class Treatment:
 
 def _by_column(rows: Any, names: Sequence[str]) -> Mapping[str, Sequence[Any]]:
     rows = as_frame(rows)
+    if isinstance(rows, str | os.PathLike):
+        table = read_table(rows, least_rows=1)
+        rows = {name: table.column(name) for name in table.names}
     if not is_frame(rows) and not isinstance(rows, Mapping):
         rows = list(rows) if isinstance(rows, Iterable) else [rows]
         if not all(isinstance(row, Mapping) for row in rows):
             raise ValueError(
-                "rows must be a data frame, a mapping of columns, or a list of mappings; the type is "
+                "rows must be a data frame, a mapping of columns, a list of mappings, or a path; the type is "
                 f"{type(rows[0]).__name__}"
             )
         rows = [_named(row) for row in rows]
@@ -268,7 +273,7 @@ def _numbers(values: list[Any], column: Column) -> tuple[Floats, Problem | None]
                 bare = units.without(value, column.unit)
                 numbers[row] = np.nan if cells.is_missing(bare) else cells.to_number(bare, column.decimal)
             elif cells.text_of(value):
-                numbers[row] = float(value)
+                numbers[row] = float(cells.in_seconds(value))
         except (TypeError, ValueError, OverflowError):
             wrong.append(row)
     if not wrong:
