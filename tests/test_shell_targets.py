@@ -71,7 +71,7 @@ def _answer(folder: Path, model: str, row: dict[str, float]) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         apps: list[Any] = []
         patch.setattr(uvicorn, "Config", lambda app, **options: app)
-        patch.setattr(uvicorn, "Server", lambda app: SimpleNamespace(run=lambda: apps.append(app)))
+        patch.setattr(uvicorn, "Server", lambda app: SimpleNamespace(run=lambda sockets: apps.append(app)))
         command(folder, "serve", model)
 
     async def ask() -> Any:

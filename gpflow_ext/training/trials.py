@@ -83,7 +83,8 @@ class Trials(tf.Module):
         super().__init__()
         self._model, self._build, self.solver, self._further = model, build, solver, Further(starts)
         self._seconds, self._optimizer = seconds, optimizer
-        self.started = tf.Variable(not starts, trainable=False)
+        with tf.device("CPU"):  # the host reads it before each step
+            self.started = tf.Variable(not starts, trainable=False)
         self.tried: tuple[Tried, ...] = ()
 
     @property
