@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -249,6 +250,18 @@ def test_a_dropped_function_frees_its_graphs(model_class: type[SiteModel], cold:
 # ------------------------------------------------------------------------------------------ optimised graphs
 
 
+class Scaled:
+    """What has a function of two arguments."""
+
+    def by(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        return 2.0 * x * y
+
+
+def _compiled(function: Callable[..., Any]) -> Any:
+    """Return what stands for a concrete function in an entry."""
+    return types.SimpleNamespace(inference_fn=types.SimpleNamespace(call_flat=function), captured_inputs=[])
+
+
 @pytest.mark.parametrize("optimise", [True, False])
 def test_a_graph_is_optimised_in_one_pass_or_not_at_all(optimise: bool) -> None:
     """What is seen by the call; the options of the thread are then as before."""
@@ -263,10 +276,26 @@ def test_a_graph_is_optimised_in_one_pass_or_not_at_all(optimise: bool) -> None:
         return [7]
 
     before = rewriting()
-    assert functions.Entry(function, [tf.TensorSpec([])], optimise)() == [7]
+    assert functions.Entry(_compiled(function), [tf.TensorSpec([])], optimise)() == [7]
     assert rewriting() == before
     assert seen[0].disable_meta_optimizer == (not optimise)
     assert seen[0].meta_optimizer_iterations == rewriter_config_pb2.RewriterConfig.ONE
+
+
+def test_a_call_that_is_bound_once_takes_other_arguments() -> None:
+    scaled, given = Scaled(), tf.constant([1.0, 2.0], tf.float64)
+    call = Compiled(scaled).bound(scaled.by, given, given)
+    np.testing.assert_array_equal(call(), [2.0, 8.0])
+    np.testing.assert_array_equal(call(3.0 * given), [6.0, 24.0])
+    np.testing.assert_array_equal(call(3.0 * given, given + 1.0), [12.0, 36.0])
+
+
+def test_a_tape_records_a_call() -> None:
+    compiled, x = Compiled(Scaled()), tf.constant([1.0, 2.0], tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        value = compiled(Scaled().by, x, tf.ones_like(x))
+    np.testing.assert_array_equal(tape.gradient(value, x), [2.0, 2.0])
 
 
 def test_graphs_of_small_steps_are_not_optimised() -> None:
@@ -299,7 +328,7 @@ def test_the_first_call_of_a_function_is_made_by_one_thread() -> None:
         alone.append(len(calls) == before)
         return [7]
 
-    entry = functions.Entry(function, [tf.TensorSpec([])])
+    entry = functions.Entry(_compiled(function), [tf.TensorSpec([])])
     with pytest.raises(ValueError, match="first attempt"):
         entry()
     with ThreadPoolExecutor(3) as pool:

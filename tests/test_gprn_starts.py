@@ -11,7 +11,8 @@ import scipy.stats
 import tensorflow as tf
 
 import gpflow_ext as gpx
-from gpflow_ext.gprn import factors, network, scales, starts, updates
+from gpflow_ext.compiled import Preferred
+from gpflow_ext.gprn import factors, network, scales, starts, suited, updates
 from gpflow_ext.gprn.coregionalised import Coregionalised
 from gpflow_ext.models import GPRNTensor
 from gpflow_ext.training.starts import OWN
@@ -192,19 +193,46 @@ def test_the_kernel_of_nodes_is_the_most_probable_of_a_grid(kind: str) -> None:
         return kernel * gpflow.kernels.SquaredExponential() if kind == "product" else kernel
 
     variance, own, densities = float(np.mean(F**2)), 0.8, {}
-    for length, share in itertools.product(starts._LENGTHS, starts._SHARES):
+    for length, share in itertools.product(suited.LENGTHS, suited.SHARES):
         kernel = made()
-        starts._stretch(kernel, tf.constant(X), length)
-        starts._scale(kernel, (1.0 - share) * variance / own)
+        suited.stretch(kernel, tf.constant(X), length)
+        suited.rescale(kernel, (1.0 - share) * variance / own)
         covariance = kernel(X).numpy() + (share * variance + gpflow.default_jitter()) * np.eye(len(X))
         density = scipy.stats.multivariate_normal(cov=covariance).logpdf(F.T).sum()
         densities[length, share] = density, gpflow.utilities.read_values(kernel)
     best = max(densities, key=lambda each: densities[each][0])
     kernel = made()
-    assert starts._suit(kernel, tf.constant(X), F) == best[1] * variance
+    assert suited.suit(kernel, tf.constant(X), F) == best[1] * variance
     for name, value in gpflow.utilities.read_values(kernel).items():
         np.testing.assert_allclose(value, densities[best][1][name], rtol=1e-12)
-    assert starts._LENGTHS[0] < best[0] < starts._LENGTHS[-1]
+    assert suited.LENGTHS[0] < best[0] < suited.LENGTHS[-1]
+
+
+def test_a_kernel_is_varied_by_one_function_and_stays_as_it_is() -> None:
+    X, before = np.linspace(0.0, 4.0, 25)[:, None], gpx.trace_count()
+    for rows, length in ((25, 0.7), (20, 1.3)):
+        kernel = gpflow.kernels.Matern52(variance=0.8, lengthscales=length)
+        varied, values = suited.Varied(kernel), [variable.numpy() for variable in kernel.variables]
+        compiled, there = Preferred(varied), tf.constant(X[:rows])
+        expected = gpflow.kernels.Matern52(variance=0.8, lengthscales=2.0)(there)
+        gram = compiled(varied.gram, there, [tf.constant(2.0, tf.float64)])
+        np.testing.assert_allclose(gram, expected, rtol=1e-12, atol=1e-14)
+        variance = compiled(varied.variance, there, tf.constant(3.0, tf.float64))
+        np.testing.assert_allclose(variance, 2.4, rtol=1e-14)
+        for variable, value in zip(kernel.variables, values, strict=True):
+            np.testing.assert_array_equal(variable, value)
+    assert gpx.trace_count() == before + 2
+
+
+def test_nodes_by_the_method_of_moments_are_found_once_for_two_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, own = [], network.moment_nodes
+    monkeypatch.setattr(network, "moment_nodes", lambda *given: found.append(own(*given)) or found[-1])
+    X, Y = outputs(rows=12)
+    model = GPRNTensor((X, Y), *(gpflow.kernels.SquaredExponential() for _ in range(2)), 2)
+    gpx.fit(model, steps=1, progress=False, hyper_updates=1, factor_start=False)
+    assert len(found) == len(starts._STRETCHES)
 
 
 def test_outputs_that_are_zero_everywhere_are_fitted() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import gpflow
 import numpy as np
@@ -32,15 +33,21 @@ def laplace() -> gpx.models.GPLaplace:
 
 def at_evaluation(number: int, act: Callable[[], None], patch: pytest.MonkeyPatch) -> list[np.ndarray]:
     """Let something happen before an evaluation of L-BFGS; return where they are, as they come."""
-    evaluated, places = lbfgs.Run._evaluated, list[np.ndarray]()
+    places: list[np.ndarray] = []
+    made = lbfgs.in_coordinates
 
-    def watched(run: lbfgs.Run, x: np.ndarray) -> np.ndarray:
-        places.append(x)
-        if len(places) == number:
-            act()
-        return evaluated(run, x)
+    def watched(*arguments: Any) -> Callable[[np.ndarray], Any]:
+        evaluate = made(*arguments)
 
-    patch.setattr(lbfgs.Run, "_evaluated", watched)
+        def there(x: np.ndarray) -> Any:
+            places.append(x)
+            if len(places) == number:
+                act()
+            return evaluate(x)
+
+        return there
+
+    patch.setattr(lbfgs, "in_coordinates", watched)
     return places
 
 

@@ -45,7 +45,7 @@ TOWER: list[dict[str, str]] = [
         "verify.objects verify.graph verify.tables verify.check verify known record checkpoint rebuild folding row_blocks joint_draws raw_rows card onnx_functions onnx_nodes numbered targets portable predict_jax stablehlo serving exported export ."
     },
     {
-        "training": "deadline line open_end mean_units log_space starts interrupts loop ends loss progress distribute options overrides solver search guarded lbfgs line_search climb lbfgs_in_graph gradient optimizers schedules recipe trials gradient_descent "
+        "training": "deadline line open_end mean_units log_space at_values starts interrupts loop ends loss progress distribute options overrides solver search guarded lbfgs line_search climb lbfgs_in_graph gradient optimizers schedules recipe trials gradient_descent "
         "lbfgs_recipe hyperparameters site_iteration site_recipe site_twin scale rising findings memory workers continuation execution"
     },
     {
@@ -60,7 +60,7 @@ TOWER: list[dict[str, str]] = [
         "laplace": "expansion updates nearby method model recipe",
         "svgp": "points sag projected_newton anderson newton_mean whitened_normal natural_gradient last_pass minibatch_ascent early_stopping dual model whitened vi_means joint_ascent whole_data unwhitened labels recipe svi dual_recipe gpflow_models",
         "gprn": "factors blocks network outputs scales tensor_normal node_kernels functions conditional priors profiled sampled tensor collapsed members renewal "
-        "predictions posterior draws missing model updates block_ascent coregionalised starts profiled_ascent recipe",
+        "predictions posterior draws missing model updates block_ascent coregionalised suited starts profiled_ascent recipe",
     },
     {"models": "", "kernels": "", "zoo": ""},
     {"server": ". limits raw_rows calls model metrics page app connections command"},

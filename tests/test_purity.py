@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from gpflow_ext.compiled.functions import Entry
-from gpflow_ext.compiled.purity import is_pure
+from gpflow_ext.compiled.purity import OF_ARGUMENTS, is_pure
 from gpflow_ext.training import lbfgs_recipe
 from gpflow_ext.training.recipe import Run
 
@@ -52,6 +52,21 @@ def test_random_numbers_are_seen_wherever_they_are(
 def test_variables_may_be_read_and_not_assigned() -> None:
     variable = tf.Variable([1.0, 2.0, 3.0], dtype=tf.float64)
     for step, pure in ((lambda x: x * variable, True), (variable.assign_add, False)):
+        assert is_pure(tf.function(step, autograph=False).get_concrete_function(SPEC).graph) == pure
+
+
+def test_variables_may_be_given_values_out_of_arguments() -> None:
+    variable = tf.Variable([1.0, 2.0, 3.0], dtype=tf.float64)
+
+    def told(x: tf.Tensor) -> tf.Tensor:
+        with tf.name_scope(OF_ARGUMENTS):
+            variable.assign(x)
+        return 2.0 * variable
+
+    def moved(x: tf.Tensor) -> tf.Tensor:
+        return told(x) + variable.assign_add(x)
+
+    for step, pure in ((told, True), (moved, False)):
         assert is_pure(tf.function(step, autograph=False).get_concrete_function(SPEC).graph) == pure
 
 

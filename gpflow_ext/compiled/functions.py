@@ -16,6 +16,8 @@ from typing import Any, TypeAlias
 
 import gpflow
 import tensorflow as tf
+from tensorflow.python.eager import record  # whether a tape records has no public name
+from tensorflow.python.framework import ops  # nor has the class of tensors with values
 
 from gpflow_ext import _collector
 from gpflow_ext.compiled import gradients, options, products, purity
@@ -64,7 +66,19 @@ class Entry:
 
     def _results(self, flat: Sequence[Any]) -> Any:
         with options.one_pass(self._optimise):
-            return tf.nest.pack_sequence_as(self.outputs, self.function(*flat))
+            return tf.nest.pack_sequence_as(self.outputs, self._flat_results(flat))
+
+    def _flat_results(self, flat: Sequence[Any]) -> Any:
+        """Return the outputs one after the other.
+
+        Where no tape records them what `Compiled` has put together is not checked again: for a small graph
+        that would take as long as its call.
+        """
+        if record.could_possibly_record() or not tf.executing_eagerly():
+            return self.function(*flat)
+        inputs = (part if type(part) is ops.EagerTensor else part.handle for part in flat)
+        results = self.function.inference_fn.call_flat(*inputs, *self.function.captured_inputs)
+        return results or []  # it gives None for none
 
 
 _entries: collections.OrderedDict[Hashable, Entry] = collections.OrderedDict()
@@ -150,16 +164,19 @@ class Compiled(Apart):
         """Call a method of the owner with tensors, or nests of them, and return its tensors."""
         return self.bound(method, *arguments)()
 
-    def bound(self, method: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
-        """Return the call of a method at the current data, its function traced."""
+    def bound(self, method: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:
+        """Return the call of a method at the current data, its function traced.
+
+        It may be called with tensors in the place of the first arguments, of the same shapes and dtypes.
+        """
         if not tf.executing_eagerly() or tf.config.functions_run_eagerly():
-            return functools.partial(method, *arguments)
+            return lambda *others: method(*others, *arguments[len(others) :])
         arguments = tf.nest.map_structure(tf.convert_to_tensor, arguments)
         data, structure = self._present(), self._structure
         entry = self._entry(method, arguments, data)
         held = (*structure.variables, *data, *structure.tensors, *self._counts, *self._sizes)
         flat = tf.nest.flatten(arguments)
-        return lambda: entry(*held, *flat)
+        return lambda *others: entry(*held, *others, *flat[len(others) :])
 
     @functools.cached_property
     def _counts(self) -> list[tf.Tensor]:

@@ -33,14 +33,16 @@ class Preferred:
 
     def __call__(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Call a method of the owner with tensors and return its tensors."""
-        if self._is_eager(method):
-            return method(*arguments)
-        try:
-            bound = self._compiled.bound(method, *arguments)
-        except Exception:  # of any kind: users' models and kernels may compute in NumPy
-            self._eager.add(method.__name__)
-            return method(*arguments)
-        return bound()
+        return self.bound(method, *arguments)()
+
+    def bound(self, method: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:
+        """Return that call; see `Compiled.bound`."""
+        if not self._is_eager(method):
+            try:
+                return self._compiled.bound(method, *arguments)
+            except Exception:  # of any kind: users' models and kernels may compute in NumPy
+                self._eager.add(method.__name__)
+        return lambda *others: method(*others, *arguments[len(others) :])
 
     def is_pure(self, method: Callable[..., Any], *arguments: Any) -> bool:
         """Tell whether the same call returns the same; no where it runs eagerly."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from tensorflow.python.framework import op_def_registry  # which operations have a state has no public name
 
+OF_ARGUMENTS = "values_of_arguments"  # scope in which a function gives variables values out of its arguments
 _HARMLESS = {
     "Assert",
     "Case",
@@ -23,11 +24,13 @@ _HARMLESS = {
 def is_pure(graph: Any) -> bool:
     """Tell whether a graph draws no random numbers, assigns no variable and calls no Python.
 
-    What it returns is then decided by its arguments and the variables that it reads. It errs towards no.
+    What it returns is then decided by its arguments and the variables that it reads. It errs towards no. What
+    it assigns in the scope `OF_ARGUMENTS` does not count.
     """
     definition = graph.as_graph_def()
     called = {function.signature.name for function in definition.library.function}
-    nodes = itertools.chain(definition.node, *(each.node_def for each in definition.library.function))
+    own = (node for node in definition.node if OF_ARGUMENTS not in node.name.split("/"))
+    nodes = itertools.chain(own, *(each.node_def for each in definition.library.function))
     return all(name in called or _is_harmless(name) for name in {node.op for node in nodes})
 
 

@@ -29,20 +29,25 @@ def _found(module: tf.Module) -> Iterator[Stationary]:
             yield from _found(part)
 
 
+def moves(part: Stationary) -> bool:
+    """Tell whether the length scales of a kernel are trainable."""
+    length = part.lengthscales
+    return isinstance(length, gpflow.Parameter) and length.transform is not None and length.trainable
+
+
 def suggested(part: Stationary, X: Any) -> tf.Tensor | None:
     """Return the length scales [] or [D'] that inputs X [N, D] suggest, by the columns that a kernel reads.
 
     ``None`` where its length scales are held, or no input varies.
     """
-    length = part.lengthscales
-    if not isinstance(length, gpflow.Parameter) or length.transform is None or not length.trainable:
+    if not moves(part):
         return None
     columns = np.asarray(part.slice(tf.convert_to_tensor(X), None)[0])
     varies = np.ptp(columns, axis=0) > 0.0  # the deviation of what does not may be rounding
     if not varies.any():
         return None
     spread = np.where(varies, np.std(columns, axis=0), 1.0) * np.sqrt(len(varies))
-    return tf.constant(spread if part.ard else np.sqrt(np.mean(spread**2)), length.dtype)
+    return tf.constant(spread if part.ard else np.sqrt(np.mean(spread**2)), part.lengthscales.dtype)
 
 
 def with_suggested(kernel: Kernel, X: Any) -> Kernel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from gpflow_ext.compiled import Compiled
 from gpflow_ext.gprn import blocks, network
 from gpflow_ext.gprn.outputs import known
 from gpflow_ext.gprn.updates import climb, trained
+from gpflow_ext.training.at_values import Objective, differentiated, evaluated
 
 
 class Sites(NamedTuple):
@@ -72,21 +74,14 @@ class Coregionalised(tf.Module):
         """Return the log evidence with the log density of the priors, []."""
         return self.log_evidence(self.model.prior().nodes) + self.model.log_prior_density()
 
-    def evaluate(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Return the same and its gradient."""
+    def evaluate(self, values: tf.Tensor) -> tf.Tensor:
+        """Return the same and its gradient where what is trained has values, see `evaluated`."""
         variables = self.variables_of_it
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(variables)
-            value = self.objective()
-        return value, tape.gradient(value, variables, unconnected_gradients="zero")
+        return evaluated(lambda: differentiated(self.objective, variables), variables, values)
 
     def fit(self, iterations: int, in_graph: bool | None = None) -> None:
         """Climb the evidence by L-BFGS; ``in_graph`` is that of `recipe.GPRNOptions`."""
-        compiled = Compiled(self, False, rows=None)
-
-        def evaluate() -> tuple[float, Any]:
-            value, gradient = compiled(self.evaluate)
-            return float(value), gradient
-
-        run = climb(self.variables_of_it, self.model, evaluate, self.objective, in_graph, False)
+        compiled, variables = Compiled(self, False, rows=None), self.variables_of_it
+        evaluate = Objective(functools.partial(compiled.bound, self.evaluate), variables)
+        run = climb(variables, self.model, evaluate, self.objective, in_graph, False)
         run.climb(iterations)

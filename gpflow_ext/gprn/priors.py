@@ -18,7 +18,7 @@ def of(model: Any) -> NetworkPrior:
     scales = model.scales()
     if model.inducing_variable is None:
         nodes = _factor(node_kernels.gram(model.kernel, X), nugget)
-        return NetworkPrior(_factor(node_kernels.gram(model.weight_kernel, X)), nodes, noise, None, scales)
+        return NetworkPrior(weights(model), nodes, noise, None, scales)
     chols = (
         _factor(node_kernels.gram(model.weight_kernel, base)),
         _factor(node_kernels.gram(model.kernel, base)),
@@ -27,6 +27,11 @@ def of(model: Any) -> NetworkPrior:
     f = conditional.condition(model.kernel, base, chols[1], X, False, nugget)
     inducing = Inducing(*chols, w.residual, f.residual)
     return NetworkPrior(tf.transpose(w.A), tf.linalg.matrix_transpose(f.A), noise, inducing, scales)
+
+
+def weights(model: Any) -> tf.Tensor:
+    """Return L_w [N, N] of a network without inducing inputs."""
+    return _factor(node_kernels.gram(model.weight_kernel, model.data[0]))
 
 
 def _factor(gram: tf.Tensor, nugget: tf.Tensor | float = 0.0) -> tf.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,12 +19,14 @@ from gpflow_ext.gprn.outputs import BLOCK, known
 from gpflow_ext.gprn.tensor import TensorPosterior
 from gpflow_ext.gprn.updates import Updates, climb, node_variables, others, trained
 from gpflow_ext.training import lbfgs
+from gpflow_ext.training.at_values import Objective, differentiated, evaluated
 from gpflow_ext.training.lbfgs_in_graph import Climb, GraphRun, if_wanted
 from gpflow_ext.training.log_space import LogSpace
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.loss import Raised
 from gpflow_ext.training.solver import Progress
 from gpflow_ext.training.starts import OWN, Tried, are_enough, best
+from gpflow_ext.training.starts import assign as assign_values
 
 COLLAPSED = "the collapsed posterior's best starts"
 _LEAST_DIAGONAL = 2e-12  # of a factor of the tensor posterior
@@ -116,12 +119,9 @@ class ProfiledObjective:
         """Return the bound and the log density of the priors, []."""
         return self._profile.bound(self._model.prior())[0] + self._model.log_prior_density()
 
-    def evaluate(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Return the same and its gradient in the variables."""
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(self._variables)
-            value = self.objective()
-        return value, tape.gradient(value, self._variables, unconnected_gradients="zero")
+    def evaluate(self, values: tf.Tensor) -> tf.Tensor:
+        """Return the same and its gradient where the variables have values, see `evaluated`."""
+        return evaluated(lambda: differentiated(self.objective, self._variables), self._variables, values)
 
     def locate(self) -> tuple[()]:
         """Renew the coordinates of M."""
@@ -175,6 +175,7 @@ class ProfiledAscent(tf.Module):
         variables = [*nodes, *self.profile.trained, *rest]
         self._of = ProfiledObjective(trained(self._companion), self.profile, variables)
         self._compiled = Compiled(self._of, resolve_jit(jit_compile), rows=None)
+        evaluate = Objective(functools.partial(self._compiled.bound, self._of.evaluate), variables)
         self._hypers = hypers
         units = [*[_UNIT] * len(nodes), *self.profile.units, *[_UNIT] * len(rest)]
         space = LogSpace(variables, model.parameters, units=units)
@@ -183,8 +184,8 @@ class ProfiledAscent(tf.Module):
             of_all = Climb(Raised(self._of.objective, variables), space, lbfgs.SMALLEST_GAIN)
             return GraphRun(of_all, jit_compile, rows=None)
 
-        self.run = if_wanted(in_graph, build) or lbfgs.Run(space, self._evaluate, lbfgs.SMALLEST_GAIN)
-        how = self._evaluate, self._of.objective, in_graph, jit_compile
+        self.run = if_wanted(in_graph, build) or lbfgs.Run(space, evaluate, lbfgs.SMALLEST_GAIN)
+        how = evaluate, self._of.objective, in_graph, jit_compile
         self._node_run = climb(nodes, model, *how) if nodes else None
         self.started = tf.Variable(False, trainable=False)
         self.tried: tuple[Tried, ...] = ()
@@ -214,21 +215,20 @@ class ProfiledAscent(tf.Module):
         here = [variable.read_value() for variable in self._hypers]
         companion.q.update(prior, q.nodes(prior))
         ends = [self._end(OWN, prior, tf.convert_to_tensor(q.node_mean))]
-        for variable, value in zip(self._hypers, here, strict=True):
-            variable.assign(value)
+        assign_values(self._hypers, here)
         tried, found = ((), []) if are_enough([ends[0][0]]) else self._collapsed_starts()
+        held = companion.variables if found else ()
         for values in found:
             if are_enough([end for end, _ in ends]):
                 break
-            starts.back(companion, values)
+            assign_values(held, values)
             prior = companion.prior()
             ends.append(self._end(COLLAPSED, prior, companion.q.mean(prior)))
         if len(ends) > 1:
             further = [end for end, _ in ends[1:]]
             self.tried = (ends[0][0], further[best(further)], *tried[1:])
         end, values = ends[best([end for end, _ in ends])]
-        for variable, value in zip(self._moved, values, strict=True):
-            variable.assign(value)
+        assign_values(self._moved, values)
         return end.objective
 
     def _collapsed_starts(self) -> tuple[tuple[Tried, ...], list[list[tf.Tensor]]]:
@@ -259,10 +259,6 @@ class ProfiledAscent(tf.Module):
         self.run.restart()
         self.run.climb(self._iterations)
         return float(self.run.best)
-
-    def _evaluate(self) -> tuple[float, Sequence[tf.Tensor]]:
-        value, gradient = self._compiled(self._of.evaluate)
-        return float(value), gradient
 
 
 def collapsed(model: GPRNTensor, seed: int) -> GPRNTensor:

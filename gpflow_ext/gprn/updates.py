@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from gpflow_ext.compiled import Compiled
 from gpflow_ext.gprn import network
 from gpflow_ext.gprn.model import GPRNTensor
 from gpflow_ext.training import lbfgs
+from gpflow_ext.training.at_values import Objective, differentiated, evaluated
 from gpflow_ext.training.lbfgs_in_graph import AnyRun, Climb, GraphRun, if_wanted
 from gpflow_ext.training.log_space import LogSpace, inducing_inputs
 from gpflow_ext.training.loop import resolve_jit
@@ -49,24 +51,18 @@ class NetworkUpdates:
         """Return the bound and the log density of the priors, []."""
         return self._model.elbo() + self._model.log_prior_density()
 
-    def evaluate(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Return the same and its gradient in each of the variables."""
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(self._variables)
-            value = self.value()
-        return value, tape.gradient(value, self._variables, unconnected_gradients="zero")
+    def evaluate(self, values: tf.Tensor) -> tf.Tensor:
+        """Return the same and its gradient where the variables have values, see `evaluated`."""
+        return evaluated(lambda: differentiated(self.value, self._variables), self._variables, values)
 
     def independent_value(self) -> tf.Tensor:
         """Return the objective of independent regressions, []."""
         return self._model.independent_log_likelihood() + self._model.log_prior_density()
 
-    def independent(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Return the same and its gradient in `independent_variables`."""
+    def independent(self, values: tf.Tensor) -> tf.Tensor:
+        """Return the same and its gradient where `independent_variables` have values, see `evaluated`."""
         own = independent_variables(self._model)
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(own)
-            value = self.independent_value()
-        return value, tape.gradient(value, own, unconnected_gradients="zero")
+        return evaluated(lambda: differentiated(self.independent_value, own), own, values)
 
     def move(self, is_known: tf.Tensor, F: tf.Tensor) -> tuple[()]:
         """Sweep, or go to where known nodes F [N, K] lead."""
@@ -107,23 +103,18 @@ class Updates:
         in_graph: bool | None = None,
     ) -> None:
         self._model, self._of = model, NetworkUpdates(model, variables, optimizer, moved)
-        self.jit_compile, self.in_graph = jit_compile, in_graph
+        self.jit_compile, self.in_graph, self.held = jit_compile, in_graph, model.variables
         # The number of data is that of rows of variables, which are static.
         self._compiled = Compiled(self._of, resolve_jit(jit_compile), rows=None)
+        self.evaluate = Objective(functools.partial(self._compiled.bound, self._of.evaluate), variables)
+
+    def kept(self) -> list[tf.Tensor]:
+        """Return the values of all variables of the network, ``held``."""
+        return [variable.read_value() for variable in self.held]
 
     def value(self) -> float:
         """See `NetworkUpdates`."""
         return float(self._compiled(self._of.value))
-
-    def evaluate(self) -> tuple[float, Sequence[tf.Tensor]]:
-        """See `NetworkUpdates`."""
-        value, gradient = self._compiled(self._of.evaluate)
-        return float(value), gradient
-
-    def independent(self) -> tuple[float, Sequence[tf.Tensor]]:
-        """See `NetworkUpdates`."""
-        value, gradient = self._compiled(self._of.independent)
-        return float(value), gradient
 
     def sweep(self) -> None:
         """Move q(F) to its optimum given the optimal q(W)."""
@@ -138,7 +129,7 @@ class Updates:
         return float(self._compiled(self._of.descend, *batch))
 
     def climb(self, variables: Sequence[tf.Variable]) -> AnyRun:
-        """Return a run on the bound in the first of the variables that it is differentiated in."""
+        """Return a run on the bound in some of the variables that it is differentiated in."""
         how = self.in_graph, self.jit_compile
         return climb(variables, self._model, self.evaluate, self._of.value, *how)
 
@@ -147,13 +138,14 @@ class Updates:
         own, how = independent_variables(self._model), (self.in_graph, self.jit_compile)
         if not own:
             return None
-        return climb(own, self._model, self.independent, self._of.independent_value, *how)
+        objective = Objective(functools.partial(self._compiled.bound, self._of.independent), own)
+        return climb(own, self._model, objective, self._of.independent_value, *how)
 
 
 def climb(
     variables: Sequence[tf.Variable],
     model: GPRNTensor,
-    evaluate: lbfgs.Objective,
+    evaluate: Objective,
     objective: Callable[[], tf.Tensor],
     in_graph: bool | None,
     jit_compile: bool | None,
@@ -163,7 +155,7 @@ def climb(
     Parameters
     ----------
     variables
-        What moves: the first of those that the gradient is in.
+        What moves: some of those that the gradient is in.
     model
         What they belong to.
     evaluate, objective
@@ -175,16 +167,12 @@ def climb(
     """
     space = LogSpace(variables, model.parameters, inducing_inputs(model))
 
-    def of_these() -> tuple[float, Sequence[tf.Tensor]]:
-        value, gradient = evaluate()
-        return value, gradient[: len(variables)]
-
     def build() -> GraphRun:
         return GraphRun(
             Climb(Raised(objective, variables), space, lbfgs.SMALLEST_GAIN), jit_compile, rows=None
         )
 
-    return if_wanted(in_graph, build) or lbfgs.Run(space, of_these, lbfgs.SMALLEST_GAIN)
+    return if_wanted(in_graph, build) or lbfgs.Run(space, evaluate, lbfgs.SMALLEST_GAIN)
 
 
 def independent_variables(model: GPRNTensor) -> list[tf.Variable]:

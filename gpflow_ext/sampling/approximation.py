@@ -18,6 +18,7 @@ from gpflow.models import SVGP, GPModel
 from gpflow_ext.data.checks import check_kind
 from gpflow_ext.sampling.density import FreeForm, FreeFormDensity
 from gpflow_ext.training import lbfgs
+from gpflow_ext.training.at_values import Objective
 from gpflow_ext.training.ends import FitWarning
 from gpflow_ext.training.findings import findings
 from gpflow_ext.training.lbfgs_in_graph import Climb, GraphRun, if_wanted
@@ -158,7 +159,7 @@ class OnHost:
     """SciPy's L-BFGS-B."""
 
     def __init__(
-        self, variables: Sequence[tf.Variable], objective: lbfgs.Objective, parameters: Any, inputs: Any
+        self, variables: Sequence[tf.Variable], objective: Objective, parameters: Any, inputs: Any
     ) -> None:
         self._variables, self._objective = variables, objective
         self._parameters, self._inputs = parameters, inputs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ import tensorflow as tf
 
 from gpflow_ext.compiled import Preferred
 from gpflow_ext.training import deadline
+from gpflow_ext.training.at_values import Objective, in_coordinates
 from gpflow_ext.training.guarded import Guarded, is_gentle
 from gpflow_ext.training.log_space import LogSpace, Vector, present_shape
 from gpflow_ext.training.loop import resolve_jit
@@ -37,12 +39,12 @@ MOST = 10**9  # iterations and evaluations of SciPy's, which never ends by their
 
 _SUSPENDED: WeakKeyDictionary[Run, tuple[Search, int, Vector]] = WeakKeyDictionary()  # with rows and the last
 
-Objective: TypeAlias = Callable[[], tuple[float, Sequence[tf.Tensor]]]
-"""Evaluate at the current values of the variables; return the objective and its gradient in each of them."""
+Evaluate: TypeAlias = Objective | Callable[[], tuple[float, Sequence[tf.Tensor]]]
+"""An objective, or a function that evaluates at the current values of the variables, see `in_coordinates`."""
 
 
-class Evaluation:
-    """Minus a loss of the data and its gradient in the variables, an `Objective`.
+class Evaluation(Objective):
+    """Minus a loss of the data and its gradient in the variables.
 
     It is compiled, unless the loss cannot be traced, as that of GPflow's ``CGLB``.
     """
@@ -55,17 +57,15 @@ class Evaluation:
         *data: Any,
     ) -> None:
         loss = Loss(closure, variables)
-        self._compiled = Preferred(loss, resolve_jit(jit_compile), lasting=True)
-        self._method, self._data = loss.objective_and_gradient, data
-
-    def __call__(self) -> tuple[float, Sequence[tf.Tensor]]:
-        """Evaluate at the current values of the variables."""
-        value, gradient = self._compiled(self._method, *self._data)
-        return float(value), gradient
+        compiled = Preferred(loss, resolve_jit(jit_compile), lasting=True)
+        method: Callable[..., tf.Tensor] = loss.objective_and_gradient
+        super().__init__(lambda values: compiled.bound(method, values, *data), variables)
+        self._purity = functools.partial(compiled.is_pure, method)
+        self._data = data
 
     def is_pure(self) -> bool:
         """Tell whether it is sure to return the same wherever the variables are the same."""
-        return self._compiled.is_pure(self._method, *self._data)
+        return self._purity(self.present(), *self._data)
 
 
 def gain_of_a_step(variables: Sequence[tf.Variable], valley: bool = True) -> float:
@@ -83,7 +83,7 @@ def gain_of_a_step(variables: Sequence[tf.Variable], valley: bool = True) -> flo
 
 def climb(
     variables: Sequence[tf.Variable],
-    objective: Objective,
+    objective: Evaluate,
     iterations: int,
     bounds: Sequence[tuple[float, float]] | None = None,
     parameters: Sequence[gpflow.Parameter] = (),
@@ -102,10 +102,11 @@ def climb(
     """
     coordinates = LogSpace(variables, parameters, inputs, units)
 
+    evaluate = in_coordinates(objective, coordinates)
+
     def loss(x: Vector) -> tuple[float, Vector]:
-        coordinates.assign(x)
-        value, parts = objective()
-        return -value, -coordinates.gradient(x, parts)
+        value, gradient = evaluate(x)
+        return -value, -gradient
 
     def arrive(x: Vector) -> None:
         guarded.arrive(x)
@@ -161,7 +162,7 @@ class Run(tf.Module):
     coordinates
         What moves.
     evaluate
-        Evaluate at the current values of the variables; the gradient is that in the variables.
+        The objective, in the variables of the coordinates or more of them.
     tolerance
         Relative gain of an iteration that counts as none.
     bounds
@@ -173,7 +174,7 @@ class Run(tf.Module):
     def __init__(
         self,
         coordinates: LogSpace,
-        evaluate: Objective,
+        evaluate: Evaluate,
         tolerance: float,
         bounds: Sequence[tuple[float, float]] | None = None,
         arrived: Callable[[], None] = lambda: None,
@@ -253,13 +254,15 @@ class Run(tf.Module):
     def _advance(self, search: Search, record: list[Vector], total: int) -> Arrived | Ended:
         """Go on to an iteration, by the record as far as it goes; less far at the end or a deadline."""
         size, known = len(self._coordinates.is_log), len(record)
+        evaluate = in_coordinates(self.evaluate, self._coordinates)
         calls = itertools.count(known if search.iterations else 0)
         while True:
             found = search.next()
             if isinstance(found, Asked):
                 call = next(calls)
                 if call == len(record):
-                    record.append(self._evaluated(found.x))
+                    self.latest, (value, gradient) = found.x, evaluate(found.x)
+                    record.append(np.concatenate([found.x, [value], gradient]))
                     if call == 0:  # the start is the first iterate
                         self._arrived()
                 search.go_on((-record[call][size], -record[call][size + 1 :]))
@@ -272,13 +275,6 @@ class Run(tf.Module):
                     search.go_on()
                     continue
             return found
-
-    def _evaluated(self, x: Vector) -> Vector:
-        """Return a row of the record."""
-        self._coordinates.assign(x)
-        value, parts = self.evaluate()
-        self.latest = x
-        return np.concatenate([x, [value], self._coordinates.gradient(x, parts)])
 
     def _ended_on_a_slope(self) -> bool:
         """Tell whether a run has ended higher than it began, with the objective still rising somewhere."""

@@ -188,13 +188,7 @@ def _run_of_some(
     if isinstance(run, GraphRun):
         climb = Climb(Loss(model.training_loss, some), coordinates, tolerance)
         return GraphRun(climb, jit_compile, data)
-    places = [next(n for n, each in enumerate(variables) if each is part) for part in some]
-
-    def evaluate() -> tuple[float, list[tf.Tensor]]:
-        value, gradient = run.evaluate()
-        return value, [gradient[place] for place in places]
-
-    return lbfgs.Run(coordinates, evaluate, tolerance)
+    return lbfgs.Run(coordinates, run.evaluate, tolerance)
 
 
 @recipe("lbfgs", LBFGSOptions)
@@ -206,11 +200,11 @@ def lbfgs_of_all(model: BayesianModel, run: Run, options: LBFGSOptions) -> Plan:
     return lbfgs_plan(model, arrays, run, options.iterations, options.starts, options.in_graph)
 
 
-def _posterior(model: BayesianModel) -> list[tf.Variable]:
-    """Return the trainable variables of q, where not only they are trainable."""
+def _posterior(model: BayesianModel, variables: Sequence[tf.Variable]) -> list[tf.Variable]:
+    """Return the trainable variables of q, where not only they are among the variables that move."""
     parts = [getattr(model, name, None) for name in ("q_mu", "q_sqrt")]
     found = [part.unconstrained_variable for part in parts if isinstance(part, Parameter) and part.trainable]
-    return found if len(found) < len(model.trainable_variables) else []
+    return found if len(found) < len(variables) else []
 
 
 def constants(arrays: tuple[Any, Any] | None) -> tuple[Any, ...]:
@@ -266,7 +260,7 @@ def lbfgs_plan(
         iterations,
         run.jit_compile,
         starts=further,
-        posterior=_posterior(model),
+        posterior=_posterior(model, variables),
         in_graph=in_graph,
     )
     return Plan(

@@ -11,7 +11,7 @@ coordinates are the same to the last digit, and one for inputs that are standard
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import gpflow
@@ -43,6 +43,8 @@ class LogSpace:
 
     Attributes
     ----------
+    variables
+        The variables.
     units
         By how much each coordinate moves its number, [P]. A run that goes on in another process needs the
         same.
@@ -55,16 +57,16 @@ class LogSpace:
         inputs: Sequence[tf.Variable] = (),
         units: Sequence[npt.ArrayLike] | None = None,
     ) -> None:
-        self._variables = list(variables)
-        self._shapes = [present_shape(variable) for variable in self._variables]
-        self._dtypes = [variable.dtype.as_numpy_dtype for variable in self._variables]
-        self._replicated = [isinstance(v, tf.distribute.DistributedValues) for v in self._variables]
+        self.variables = list(variables)
+        self._shapes = [present_shape(variable) for variable in self.variables]
+        self._dtypes = [variable.dtype.as_numpy_dtype for variable in self.variables]
+        self._replicated = [isinstance(v, tf.distribute.DistributedValues) for v in self.variables]
         logs = {id(p.unconstrained_variable) for p in parameters if is_softplus(p.transform)}
-        sizes = [int(tf.size(variable)) for variable in self._variables]
-        self.is_log = np.repeat([id(v) in logs for v in self._variables], sizes)
+        sizes = [int(tf.size(variable)) for variable in self.variables]
+        self.is_log = np.repeat([id(v) in logs for v in self.variables], sizes)
         self._ends = np.cumsum(sizes)
         points = {id(variable) for variable in inputs}
-        shaped = zip(self._variables, self._shapes, strict=True)
+        shaped = zip(self.variables, self._shapes, strict=True)
         each = (spread(v) if id(v) in points else np.ones(shape) for v, shape in shaped)
         steps = np.concatenate([np.zeros(0), *map(np.ravel, each)])
         if units is not None:
@@ -76,7 +78,7 @@ class LogSpace:
 
     def vector(self) -> Vector:
         """Return the current values, [P]."""
-        values = [np.ravel(variable.numpy()) for variable in self._variables]
+        values = [np.ravel(variable.numpy()) for variable in self.variables]
         return self.at(np.concatenate([np.zeros(0), *values]).astype(np.float64))
 
     def at(self, raw: Vector) -> Vector:
@@ -86,10 +88,9 @@ class LogSpace:
 
     def assign(self, x: Vector) -> None:
         """Give the variables the values at x [P]."""
-        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            raw = self._raw(x, np)
+        raw, _ = self.on_host()(x)
         parts = np.split(raw, self._ends[:-1])
-        known = zip(self._variables, parts, self._shapes, self._dtypes, self._replicated, strict=True)
+        known = zip(self.variables, parts, self._shapes, self._dtypes, self._replicated, strict=True)
         for variable, part, shape, dtype, replicated in known:
             value = part.reshape(shape).astype(dtype)
             if replicated:
@@ -100,35 +101,52 @@ class LogSpace:
     def gradient(self, x: Vector, by_variable: Sequence[tf.Tensor]) -> Vector:
         """Return the gradient at x [P] from that in the variables."""
         raw = np.concatenate([np.zeros(0), *(np.ravel(part.numpy()) for part in by_variable)])
-        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            return raw.astype(np.float64) * self._slope(x, np)
+        return raw.astype(np.float64) * self.on_host()(x)[1]
+
+    def on_host(self) -> Callable[[Vector], tuple[Vector, Vector]]:
+        """Return the function from x [P] to the values of the variables, [P], and their slopes, [P].
+
+        The units are those of now.
+        """
+        units, logs = self.units.numpy(), np.flatnonzero(self.is_log)
+
+        def values_and_slopes(x: Vector) -> tuple[Vector, Vector]:
+            raw, slope = x * units, units.copy()
+            moved = raw[logs]
+            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+                raw[logs] = _value(moved, True, np)
+                slope[logs] *= _slope(moved, True, np)
+            return raw, slope
+
+        return values_and_slopes
 
     def assign_in_graph(self, x: tf.Tensor) -> None:
         """Do the same as `assign` by tensors alone."""
-        parts = tf.split(self._raw(x, tnp), np.diff(self._ends, prepend=0))
-        for variable, part, shape in zip(self._variables, parts, self._shapes, strict=True):
+        raw = _value(x * self._present_units(), self.is_log, tnp)
+        parts = tf.split(raw, np.diff(self._ends, prepend=0))
+        for variable, part, shape in zip(self.variables, parts, self._shapes, strict=True):
             variable.assign(tf.cast(tf.reshape(part, shape), variable.dtype))
 
     def gradient_in_graph(self, x: tf.Tensor, by_variable: Sequence[tf.Tensor]) -> tf.Tensor:
         """Do the same as `gradient` by tensors alone."""
         raw = tf.concat([tf.cast(tf.reshape(part, [-1]), x.dtype) for part in by_variable], axis=0)
-        return raw * self._slope(x, tnp)
-
-    def _raw(self, x: Any, module: Any) -> Any:
-        """Return the values of the variables at x [P], by the functions of NumPy or those of TensorFlow."""
-        moved = x * module.asarray(self._present_units())
-        y = module.exp(module.maximum(moved, -TAIL))
-        return module.where(self.is_log & (moved >= -TAIL), y + module.log(-module.expm1(-y)), moved)
+        units = self._present_units()
+        return raw * (units * _slope(x * units, self.is_log, tnp))
 
     def _present_units(self) -> tf.Tensor:
-        """Return the units, [P], at a third of the cost of ``read_value``."""
-        return tf.raw_ops.ReadVariableOp(resource=self.units.handle, dtype=self.units.dtype)
+        return tnp.asarray(tf.convert_to_tensor(self.units))
 
-    def _slope(self, x: Any, module: Any) -> Any:
-        """Return the derivatives of those values, [P]."""
-        units = module.asarray(self._present_units())
-        y = module.exp(module.maximum(x * units, -TAIL))
-        return units * module.where(self.is_log & (x * units >= -TAIL), y / -module.expm1(-y), 1.0)
+
+def _value(moved: Any, is_log: Any, module: Any) -> Any:
+    """Return values of variables at coordinates times their units, by functions of NumPy or TensorFlow."""
+    y = module.exp(module.maximum(moved, -TAIL))
+    return module.where(is_log & (moved >= -TAIL), y + module.log(-module.expm1(-y)), moved)
+
+
+def _slope(moved: Any, is_log: Any, module: Any) -> Any:
+    """Return the derivatives of these."""
+    y = module.exp(module.maximum(moved, -TAIL))
+    return module.where(is_log & (moved >= -TAIL), y / -module.expm1(-y), 1.0)
 
 
 def present_shape(variable: tf.Variable) -> tuple[int, ...]:

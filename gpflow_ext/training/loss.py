@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from gpflow_ext.training.at_values import differentiated, evaluated
+
 LossFunction: TypeAlias = Callable[..., tf.Tensor]
 """Maps a minibatch, or nothing, to the loss, []."""
 
@@ -33,15 +35,17 @@ class Loss(tf.Module):
 
     def value_and_gradient(self, *batch: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Return the loss and its gradient in each variable."""
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(self._variables)
-            value = self.value(*batch)
-        return value, tape.gradient(value, self._variables, unconnected_gradients="zero")
+        value, gradient = differentiated(lambda: self.value(*batch), self._variables)
+        return value, list(gradient)
 
-    def objective_and_gradient(self, *batch: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Return minus the loss and its gradient in each variable."""
-        value, gradient = self.value_and_gradient(*batch)
-        return -value, [-part for part in gradient]
+    def objective_and_gradient(self, values: tf.Tensor, *batch: Any) -> tf.Tensor:
+        """Return minus the loss and its gradient where the variables have values, see `evaluated`."""
+
+        def objective() -> tuple[tf.Tensor, list[tf.Tensor]]:
+            value, gradient = self.value_and_gradient(*batch)
+            return -value, [-part for part in gradient]
+
+        return evaluated(objective, self._variables, values)
 
 
 class Raised(Loss):
