@@ -39,7 +39,7 @@ from gpflow_ext.cli import (
     training,
 )
 from gpflow_ext.cli.models import sgpmc_freeform
-from gpflow_ext.training import rising
+from gpflow_ext.training import execution, rising
 from scripts.shared.serving import served
 
 ROOT = Path(__file__).parent.parent
@@ -175,6 +175,7 @@ def test_it_starts_soon() -> None:
             f"It was rising. {rising._AGAIN}",
             "It was rising. Give more --steps; with --run-dir the same command goes on from where it ended.",
         ),
+        (execution._AGAIN, "With --run-dir the same command would go on from there."),
         (
             "Build the model as it was when it was saved, or start in an empty folder.",
             "Give the flags of that run, or another --run-dir.",

@@ -91,6 +91,22 @@ def test_the_users_own_rate_counts() -> None:
     assert float(optimizer.learning_rate) == pytest.approx(1e-5)
 
 
+class Plain(tf_keras.optimizers.SGD):
+    """An optimiser that keeps less than Adam and is told from it by its class alone."""
+
+    def get_config(self) -> dict[str, Any]:
+        """Return what Adam does."""
+        return tf_keras.optimizers.Adam(1e-3).get_config()
+
+
+def test_another_optimiser_of_the_same_settings_begins_anew() -> None:
+    model = sparse()
+    fit(model, recipe="adam", optimizer=tf_keras.optimizers.Adam(1e-3))
+    other = gpflow.utilities.deepcopy(model)
+    begun = fit(other, recipe="adam", optimizer=Plain(1e-3)).objective
+    np.testing.assert_array_equal(fit(model, recipe="adam", optimizer=Plain(1e-3)).objective, begun)
+
+
 def test_a_run_that_goes_on_has_its_whole_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """It ended when a score had not improved four times; the score never will."""
     monkeypatch.setattr("gpflow_ext.svgp.recipe._scorer", lambda *_: lambda: 1.0)

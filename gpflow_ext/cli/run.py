@@ -48,9 +48,10 @@ _NAMES = "|".join((*_FLAGS, *_SPELT))
 _LIST = re.compile(rf"\b({_NAMES})=\[([^\]]*)\]")
 _VALUE = re.compile(rf"\b({_NAMES})=(?:'([^']*)'|\"([^\"]*)\"|(\d[\w.]*))")
 _BARE = re.compile(rf"(?<![-\w])(?:({_NAMES})=(?!\w)|`({_NAMES})=?`)")
-_IN_SHELL = {  # what a training says that ended early, and one in the folder of another
+_IN_SHELL = {  # what a training says that ended early or was interrupted, and one in the folder of another
     "`fit` the model again to go on from there": "Give more --steps; with --run-dir the same command goes on from "
     "where it ended",
+    "Another `fit` goes on.": "With --run-dir the same command would go on from there.",
     "Build the model as it was when it was saved, or start in an empty folder.": "Give the flags of that run, or "
     "another --run-dir.",
 }
@@ -100,7 +101,7 @@ def run(main: Callable[[], None]) -> None:
             warnings.showwarning = _show_warning
             main()
     except KeyboardInterrupt as error:
-        _fail(str(error) or "Interrupted.", 130)
+        _fail(in_flags(str(error)) or "Interrupted.", 130)
     except BrokenPipeError:  # the reader of a pipe, such as head, has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None

@@ -63,9 +63,13 @@ def _goes_on(plan: Plan) -> bool:
 
 
 def _identity(model: tf.Module, plan: Plan) -> str:
-    """Return a hash of all that two runs must share: the settings, the model with its values, the data."""
+    """Return a hash of all that two runs must share: the settings, the model with its values, the data.
+
+    So do the kinds of what they keep, where settings do not tell optimisers of a user's own apart.
+    """
     values = sha256_arrays([variable.numpy() for variable in model.variables])
-    return sha256_json([plain(plan.settings), describe(model, plan.data), values])
+    kinds = [(variable.dtype, variable.shape) for variable in _variables(model, plan)]
+    return sha256_json(plain([plan.settings, kinds, describe(model, plan.data), values]))
 
 
 def _variables(model: tf.Module, plan: Plan) -> list[tf.Variable]:

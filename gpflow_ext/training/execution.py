@@ -26,6 +26,8 @@ from gpflow_ext.training.recipe import Plan
 from gpflow_ext.training.rising import LastSteps
 from gpflow_ext.training.workers import start
 
+_AGAIN = "Another `fit` goes on."
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -213,8 +215,8 @@ class Execution:
         if not interrupts and plan.finish() and checkpoints is not None:
             checkpoints.save_finished()
         continuation.leave(self._model, plan, result)
-        again = "Another `fit` goes on" if folder is None else f"The same call resumes in {folder}"
-        interrupts.end(f"Interrupted after step {result.steps}. {again}.")
+        again = _AGAIN if folder is None else f"The same call resumes in {folder}."
+        interrupts.end(f"Interrupted after step {result.steps}. {again}")
 
 
 @contextlib.contextmanager
