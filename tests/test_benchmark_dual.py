@@ -51,7 +51,7 @@ def test_every_method_learns(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(dual, "MINIBATCH", 20)
     train, test = problems.binary(60), problems.binary(40, seed=3)
     build, fit = dual.methods("mnist_odd_even")[name]
-    record = dual.trace(build, fit, train, test, train[0][:10].copy(), 0.5, 0)
+    record = dual.trace(build, fit, train, test, train[0][:10].copy(), 1.5, 0)
     assert np.isfinite(record["nll"]).all()
     assert record["steps"][-1] > 2
 
