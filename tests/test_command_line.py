@@ -812,6 +812,7 @@ def test_several_targets_are_compared_in_one_scale(tmp_path: Path) -> None:
     shown = command(
         tmp_path, "compare", "--data", "t.csv", "--target", "u", "v", "--folds", "2", "--missing", "keep"
     )
+    assert "independent is left out: independent needs every target of a row" in shown
     assert float(re.search(r"rmse ([\d.]+) ±", shown)[1]) < 0.5
 
 

@@ -129,15 +129,22 @@ def _load(name: str, shared: argparse.Namespace) -> Any:
 def _validated(name: str, shared: argparse.Namespace, split: Any) -> Any:
     """Return the cross-validation of a model with its own defaults and the flags that all share.
 
-    If every fold fails, it is the error of the first.
+    If every fold fails, it is the error of the first; if the model does not take the data and is not named,
+    what it says of them.
     """
     import gpflow_ext as gpx
 
     module, options = kinds.KINDS[name].load(), _options(name, shared, len(split.train[0]))
-    if "several" in kinds.KINDS[name].tasks:  # on targets that are standardised
-        split = module.load(options)
+    try:
+        if "several" in kinds.KINDS[name].tasks:  # on targets that are standardised
+            split = module.load(options)
+        training.check(module, options, split)
+    except ValueError as error:
+        if shared.models:
+            raise
+        print(f"{name} is left out: {in_flags(str(error))}", flush=True)
+        return error
     data, weights = split.train, None if split.weights is None else split.weights[0][:, 0]
-    training.check(module, options, split)
     smallest = len(data[0]) - math.ceil(len(data[0]) / shared.folds)
     chosen: Mapping[str, Any] = module.fit_options(options, smallest)
     chosen = {key: value for key, value in chosen.items() if key != "checkpoint_every"}
