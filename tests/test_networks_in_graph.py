@@ -26,8 +26,16 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # of the model, of 
     "tensor": ({"posterior": "tensor"}, {"hyper_updates": 8, "optimizer": "lbfgs"}),
 }
 # Calls beside those: two sweeps a step, five moves and evaluations of the moments, twice, one move of the
-# regressions and one of small nodes, four renewals of the coordinates.
-OTHERS = {"collapsed": 4 + 20 + 2, "from here": 0, "not joint": 4, "profiled": 20 + 2 + 4, "tensor": 0}
+# regressions and one of small nodes, four renewals of the coordinates; and six Gram matrices and four variances of
+# each of two kernels of the nodes, for which the kernels are suited three times.
+SUITED = 3 * 2 * (6 + 4)
+OTHERS = {
+    "collapsed": 4 + 20 + 2 + SUITED,
+    "from here": 0,
+    "not joint": 4,
+    "profiled": 20 + 2 + 4 + SUITED,
+    "tensor": 0,
+}
 EACH = [name if name in ("from here", "tensor") else pytest.param(name, marks=SLOW) for name in CASES]
 
 
