@@ -46,13 +46,13 @@ INDUCING = {"inducing_variable": problems.inputs(4, seed=5)}
 CASES: dict[
     str, tuple[dict[str, Any], dict[str, Any], int]
 ] = {  # of the model, of the fit, traces of the first
-    "lbfgs": ({}, {"hyper_updates": 3}, 4),
-    "not joint": ({}, {"hyper_updates": 3, "joint": False}, 4),
-    "without sweeps": ({}, {"hyper_updates": 3, "sweeps": 0}, 4),
+    "lbfgs": ({}, {"hyper_updates": 3}, 6),
+    "not joint": ({}, {"hyper_updates": 3, "joint": False}, 6),
+    "without sweeps": ({}, {"hyper_updates": 3, "sweeps": 0}, 6),
     "from here": ({}, {"hyper_updates": 3, **ALONE}, 2),
     "inducing": (INDUCING, {"hyper_updates": 3}, 3),
-    "adam": ({}, {"optimizer": adam}, 6),
-    "tensor": ({"posterior": "tensor"}, {"hyper_updates": 2}, 6),
+    "adam": ({}, {"optimizer": adam}, 8),
+    "tensor": ({"posterior": "tensor"}, {"hyper_updates": 2}, 8),
     "tensor, adam": ({"posterior": "tensor"}, {"optimizer": adam}, 1),
     "tensor, minibatches": ({"posterior": "tensor"}, {"minibatch_size": 3}, 1),
     "tensor, lbfgs": ({"posterior": "tensor"}, {"optimizer": "lbfgs", "hyper_updates": 3}, 1),
