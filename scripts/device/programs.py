@@ -68,12 +68,7 @@ class Reached(Exception):
     def __init__(self, function: Any, arguments: list[Any], owner: Any, number: int) -> None:
         super().__init__()
         self.function, self.arguments, self.owner, self.number = function, arguments, owner, number
-        self._values = [(part, part.read_value()) for part in arguments if isinstance(part, tf.Variable)]
-
-    def go_back(self) -> None:
-        """Give the variables the values of then, which a fit takes back that did not end its step."""
-        for variable, value in self._values:
-            variable.assign(value)
+        self.values = [(part, part.read_value()) for part in arguments if isinstance(part, tf.Variable)]
 
 
 def reached(run: Callable[[], Any], name: str) -> Reached:
@@ -101,7 +96,8 @@ def reached(run: Callable[[], Any], name: str) -> Reached:
         try:
             run()
         except Reached as found:
-            found.go_back()
+            for variable, value in found.values:  # a fit has taken back what a step did that did not end
+                variable.assign(value)
             return found
     raise RuntimeError(f"{name} was not called")
 
