@@ -90,6 +90,8 @@ class Execution:
         self._trained, self._data = trained, data
         self._trail = Trail(plan.steps, plan.period)
         self._checkpoints: Checkpoints | None = None
+        self._steps = plan.steps if asked.steps is None else asked.steps
+        self._tolerance = plan.tolerance if asked.tolerance is None else asked.tolerance
         self._prolonged = plan.is_open and asked.steps is None
 
     @property
@@ -110,8 +112,7 @@ class Execution:
         plan, asked = self._plan, self._asked
         with _together(plan.shards):
             first_step = self._begin()
-            steps = plan.steps if asked.steps is None else asked.steps
-            steps = self._trail.end.look if self._prolonged else steps
+            steps = self._trail.end.look if self._prolonged else self._steps
             odd = findings(self._trained, self._data)
             timed = self._prolonged or asked.is_timed
             last = LastSteps(self._model, steps, first_step=first_step, timed=timed, block=plan.period)
@@ -133,10 +134,8 @@ class Execution:
     def _begin(self) -> int:
         """Restore a checkpoint, or go on from the last run, if there is one; return the steps done."""
         plan, asked = self._plan, self._asked
-        steps = plan.steps if asked.steps is None else asked.steps
-        tolerance = plan.tolerance if asked.tolerance is None else asked.tolerance
         saves = [asked.checkpoint_every, asked.monitor is None, asked.checkpoint_dir is None]
-        alike = {"arguments": [steps, tolerance, *saves]}
+        alike = {"arguments": [self._steps, self._tolerance, *saves]}
         first_step = start(plan, self._model, self._trail, self._restore, alike)
         if first_step and plan.rests and plan.solver.start().violation > plan.stationarity:
             self._trail.unsettle()  # a tighter one than that which the checkpoint has met
@@ -194,7 +193,7 @@ class Execution:
             plan.variables,
             steps=steps,
             first_step=first_step,
-            tolerance=plan.tolerance if self._asked.tolerance is None else self._asked.tolerance,
+            tolerance=self._tolerance,
             monotone=plan.monotone,
             callbacks=callbacks,
             trail=self._trail,
