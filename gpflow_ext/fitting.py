@@ -208,8 +208,9 @@ def fit(
     twin = Twin(model, data)
     if "validation" in options:
         options["validation"] = twin.rows(options["validation"])
-    shared = {"seed": seed, "jit_compile": jit_compile, "strategy": strategy, "seconds": asked.time}
-    plan = _chosen(model, recipe)(twin.model, twin.data, open_ended=steps is None, **shared, **options)
+    shared = {"seed": seed, "jit_compile": jit_compile, "strategy": strategy}
+    limits = {"seconds": asked.time, "steps": steps}
+    plan = _chosen(model, recipe)(twin.model, twin.data, **shared, **limits, **options)
     twin.carry_back()
     execution = Execution(model, plan, asked, twin.model, twin.data)
     result, slope = execution.run()

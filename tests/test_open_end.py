@@ -175,7 +175,7 @@ def test_lengths_fall_along_a_cosine_only_where_the_steps_are_given() -> None:
     """At its end any objective is at rest: nothing would tell that a run has settled."""
     model = gpflow.models.SVGP(problems.kernel(), BernoulliLogit(), Z.copy(), num_data=ROWS)
     names = [
-        _BY_NAME["gpflow"](model, problems.binary(ROWS), minibatch_size=5, open_ended=end).settings["name"]
-        for end in (True, False)
+        _BY_NAME["gpflow"](model, problems.binary(ROWS), minibatch_size=5, steps=end).settings["name"]
+        for end in (None, 5)
     ]
     assert names == ["root", "cosine"]

@@ -19,7 +19,7 @@ from gpflow_ext.data import length_scales
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, StudentT
 from gpflow_ext.models import VGPKMM, GPLaplace, SGPMCFreeForm, SparseEP, SVGPRobustMax
 from gpflow_ext.training import trials
-from gpflow_ext.training.recipe import Plan
+from gpflow_ext.training.recipe import Plan, Run
 from gpflow_ext.training.solver import Progress
 from gpflow_ext.training.starts import FROM_DATA, FROM_TARGETS, OWN, further_starts, number_of_starts
 
@@ -322,21 +322,25 @@ class Counting:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "most", "fails", "done"),
+    ("run", "most", "fails", "done"),
     [
-        (np.inf, np.inf, 0, 20),  # a tenth of the steps
-        (4.5, np.inf, 0, 6),  # the first, and those begun within the seconds after it
-        (0.0, np.inf, 0, 2),
-        (np.inf, 3, 0, 3),
-        (np.inf, np.inf, 4, 4),
-        (np.inf, np.inf, 1, 1),
+        (Run(steps=1000), np.inf, 0, 20),  # a tenth of the plan's steps
+        (Run(steps=150), np.inf, 0, 15),
+        (Run(steps=1), np.inf, 0, 10),
+        (Run(), np.inf, 0, 8),  # the first, and those begun within six seconds after it
+        (Run(seconds=45.0), np.inf, 0, 6),
+        (Run(seconds=45.0, steps=1000), np.inf, 0, 6),
+        (Run(seconds=0.0), np.inf, 0, 2),
+        (Run(), 3, 0, 3),
+        (Run(), np.inf, 4, 4),
+        (Run(), np.inf, 1, 1),
     ],
 )
-def test_a_trial_ends_with_its_steps_or_its_seconds(seconds, most, fails, done, monkeypatch) -> None:
+def test_a_trial_ends_with_its_steps_or_its_seconds(run, most, fails, done, monkeypatch) -> None:
     now = iter(range(1000))
     monkeypatch.setattr(trials, "time", SimpleNamespace(perf_counter=lambda: next(now)))
     plan = Plan(Counting(fails), [], 200, None)
-    found = trials._objectives(plan, most, seconds)
+    found = trials._objectives(plan, most, run)
     assert plan.solver.done == len(found) == done
     assert np.isnan(found[-1]) == bool(fails)
 

@@ -35,8 +35,8 @@ class Run:
         A ``tf.distribute`` strategy, only given to a recipe that ``distributes``.
     seconds
         Those of `gpflow_ext.fit`, of which a recipe may spend some on trials.
-    open_ended
-        Whether `gpflow_ext.fit` was given no steps: their lengths fall whatever their number.
+    steps
+        Those of `gpflow_ext.fit`, ``None`` for a run that ends when it has settled.
     """
 
     data: Any = None
@@ -44,7 +44,12 @@ class Run:
     jit_compile: bool | None = None
     strategy: tf.distribute.Strategy | None = None
     seconds: float = math.inf
-    open_ended: bool = False
+    steps: int | None = None
+
+    @property
+    def open_ended(self) -> bool:
+        """Whether `gpflow_ext.fit` was given no steps: their lengths fall whatever their number."""
+        return self.steps is None
 
     def without_data(self, model: Any) -> None:
         """Raise ``ValueError`` where data were given for a model that holds its own."""
@@ -173,7 +178,7 @@ class Recipe:
                 f'recipe="{self.name}" is for {self.models.__name__}, which {type(model).__name__} is not: '
                 "leave `recipe` out for one that trains it."
             )
-        names = ("seed", "jit_compile", "strategy", "seconds", "open_ended")
+        names = ("seed", "jit_compile", "strategy", "seconds", "steps")
         shared = {key: arguments.pop(key) for key in names if key in arguments}
         run = Run(data, **shared)
         options: Any = options_from(self.options, arguments, f"fit(recipe={self.name!r})")

@@ -14,6 +14,7 @@ import tensorflow as tf
 from gpflow.models import BayesianModel
 
 from gpflow_ext.training import deadline
+from gpflow_ext.training.open_end import SECONDS
 from gpflow_ext.training.recipe import Plan, Run
 from gpflow_ext.training.solver import Progress, Solver
 from gpflow_ext.training.starts import (
@@ -29,7 +30,8 @@ from gpflow_ext.training.starts import (
     number_of_starts,
 )
 
-_SHARE = 10  # of the recipe's own steps, and of the seconds asked for, one in so many is a trial's
+_SHARE = 10  # of the steps and of the seconds of a run, one in so many is a trial's
+_FEWEST = 100  # steps of a run by which trials are measured, even where fewer are asked for
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,9 @@ class StartOptions:
     starts
         Starting points of the hyperparameters, the model's own among them; see
         `training.site_recipe.SiteOptions`. From each a tenth of the recipe's default number of steps is
-        taken, on the same minibatches, or as many as a tenth of `fit`'s ``seconds`` allows. The run then
-        begins anew at the one whose objective was highest on average over the second half of them.
+        taken, or of `fit`'s ``steps`` where these are fewer, on the same minibatches, or as many as a tenth
+        of `fit`'s ``seconds`` allows, six seconds by default. The run then begins anew at the one whose
+        objective was highest on average over the second half of them.
     """
 
     starts: int | None = 1
@@ -65,8 +68,8 @@ class Trials(tf.Module):
         That of the plan that goes on.
     starts
         Further starts than the model's own.
-    seconds
-        Of a trial, not counting its first step, which compiles.
+    run
+        What `fit` was asked for, which limits a trial.
     optimizer
         Keeps variables of its own, which a user's optimiser shares among all plans.
     """
@@ -77,12 +80,12 @@ class Trials(tf.Module):
         build: Callable[[], Plan],
         solver: Solver,
         starts: Sequence[Start],
-        seconds: float = math.inf,
+        run: Run,
         optimizer: Any = None,
     ) -> None:
         super().__init__()
         self._model, self._build, self.solver, self._further = model, build, solver, Further(starts)
-        self._seconds, self._optimizer = seconds, optimizer
+        self._run, self._optimizer = run, optimizer
         with tf.device("CPU"):  # the host reads it before each step
             self.started = tf.Variable(not starts, trainable=False)
         self.tried: tuple[Tried, ...] = ()
@@ -114,7 +117,7 @@ class Trials(tf.Module):
             if are_enough(tried):
                 break
             assign(trainable, start.values)
-            objectives = _objectives(self._build(), most, self._seconds)
+            objectives = _objectives(self._build(), most, self._run)
             tried.append(Tried(start.name, float(np.mean(objectives[len(objectives) // 2 :]))))
             if not math.isnan(tried[-1].objective):
                 most = len(objectives)  # the others are judged by as many steps as this one had time for
@@ -123,10 +126,15 @@ class Trials(tf.Module):
         self.tried = tuple(tried)
 
 
-def _objectives(plan: Plan, most: float, seconds: float) -> list[float]:
-    """Return the objectives of a trial's steps, two at least unless one is NaN, which is then the last."""
+def _objectives(plan: Plan, most: float, run: Run) -> list[float]:
+    """Return the objectives of a trial's steps, two at least unless one is NaN, which is then the last.
+
+    The time of the first step, which compiles, is not counted.
+    """
     found, begin = [plan.solver.step().objective], time.perf_counter()
-    number = min(most, max(2, math.ceil(plan.steps / _SHARE)))
+    steps = plan.steps if run.steps is None else min(plan.steps, max(_FEWEST, run.steps))
+    number = min(most, max(2, math.ceil(steps / _SHARE)))
+    seconds = (min(run.seconds, SECONDS) if run.open_ended else run.seconds) / _SHARE
 
     def is_over() -> bool:
         return time.perf_counter() - begin > seconds or deadline.current().is_over
@@ -169,9 +177,7 @@ def tried(
     else:
         number = number_of_starts(model, starts, *known)
     further = further_starts(model, number - 1, run.seed, *known)
-    solver = Trials(
-        model, build, plan.solver, further, run.seconds / _SHARE, plan.trackables.get("optimizer")
-    )
+    solver = Trials(model, build, plan.solver, further, run, plan.trackables.get("optimizer"))
     return dataclasses.replace(
         plan,
         solver=solver,
