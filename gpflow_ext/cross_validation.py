@@ -15,7 +15,7 @@ import numpy.typing as npt
 from gpflow.keras import tf_keras
 from gpflow.models import BayesianModel, ExternalDataTrainingLossMixin
 
-from gpflow_ext.data import checks
+from gpflow_ext.data import arguments, checks
 from gpflow_ext.fitting import fit
 from gpflow_ext.prediction import metrics as test_metrics
 from gpflow_ext.prediction.held_out import checked_weights
@@ -153,9 +153,9 @@ def cross_validate(
     >>> print(gpx.cross_validate(build, (X, Y)))
     """
     X, Y = checks.check_data(data, gaps=True)
-    checks.check_callable(build=build, metrics=metrics)
-    checks.check_whole(seed=seed)
-    checks.check_flag(stratified=stratified, progress=progress)
+    arguments.check_callable(build=build, metrics=metrics)
+    arguments.check_whole(seed=seed)
+    arguments.check_flag(stratified=stratified, progress=progress)
     _check(len(X), folds, WORKERS if workers is None else workers, fit_options)
     tested = dealt(Y, folds, seed, stratified)
     options = {**fit_options, "seed": seed, "progress": False}
@@ -179,7 +179,7 @@ def cross_validate(
 
 
 def _check(num_data: int, folds: int, workers: int, fit_options: Mapping[str, Any]) -> None:
-    checks.check_whole(folds=folds, workers=workers)
+    arguments.check_whole(folds=folds, workers=workers)
     if not 2 <= folds <= num_data:
         raise ValueError(f"`folds` must be from 2 to {num_data}, the number of rows; got {folds}.")
     if workers < 1:

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 from gpflow.models import BayesianModel
 
-from gpflow_ext.data import checks, held
+from gpflow_ext.data import arguments, held
 from gpflow_ext.ep.recipe import ep
 from gpflow_ext.features.twin import Twin
 from gpflow_ext.gprn.recipe import gprn
@@ -194,9 +194,9 @@ def fit(
         suit the scale of the inputs.
     """
     asked = Asked(steps, seconds, tolerance, monitor, checkpoint_dir, checkpoint_every, progress)
-    checks.check_whole(seed=seed)
-    checks.check_kind(tf.Module, model=model)
-    checks.check_flag(jit_compile=jit_compile)
+    arguments.check_whole(seed=seed)
+    arguments.check_kind(tf.Module, model=model)
+    arguments.check_flag(jit_compile=jit_compile)
     if in_scope():
         raise ValueError("Call `fit` outside of `strategy.scope()`; it takes the strategy as `strategy`.")
     held.follow(model)

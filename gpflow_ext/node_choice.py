@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpflow_ext.data import checks
+from gpflow_ext.data import arguments
 from gpflow_ext.fitting import fit
 from gpflow_ext.models import GPRNTensor
 from gpflow_ext.training.loop import FitResult
@@ -61,18 +61,18 @@ def fit_nodes(
         For ``most`` below one, or if ``build`` returns a network with another number of nodes, or ``score``
         more than a number.
     """
-    checks.check_callable(build=build)
-    checks.check_whole(most=most)
+    arguments.check_callable(build=build)
+    arguments.check_whole(most=most)
     if most < 1:
         raise ValueError(f"`most` must be at least 1; got {most}.")
     if score is not None:
-        checks.check_callable(score=score)
+        arguments.check_callable(score=score)
     bounds: dict[int, float] = {}
     scores: dict[int, float] = {}
     best: tuple[GPRNTensor, FitResult] | None = None
     for number in range(1, most + 1):
         model = build(number)
-        checks.check_kind(GPRNTensor, **{f"build({number})": model})
+        arguments.check_kind(GPRNTensor, **{f"build({number})": model})
         if model.num_latent != number:
             raise ValueError(f"`build({number})` must return {number} nodes; got {model.num_latent}.")
         folder = None if checkpoint_dir is None else Path(checkpoint_dir) / f"nodes_{number}"

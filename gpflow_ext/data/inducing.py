@@ -13,7 +13,7 @@ from gpflow.kernels import Kernel, MultioutputKernel
 
 from gpflow_ext.compiled import Preferred
 from gpflow_ext.data import length_scales
-from gpflow_ext.data.checks import check_kind, check_number, check_whole
+from gpflow_ext.data.arguments import check_kind, check_number, check_whole
 
 Array = npt.NDArray[Any]
 MOST = 300  # points by themselves

@@ -15,7 +15,8 @@ import tensorflow as tf
 from gpflow.kernels import Kernel
 from gpflow.likelihoods import Likelihood, ScalarLikelihood
 
-from gpflow_ext.data.checks import Array, check_callable
+from gpflow_ext.data.arguments import check_callable
+from gpflow_ext.data.checks import Array
 
 _LIBRARIES = ("gpflow", "gpflow_ext")
 _APART = 1e-3  # of the largest variance, which jitter and single precision do not reach

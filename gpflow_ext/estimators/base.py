@@ -20,7 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from gpflow_ext.data import checks
+from gpflow_ext.data import arguments
 from gpflow_ext.estimators import checked, kernels, ladder, warm
 from gpflow_ext.fitting import fit
 from gpflow_ext.likelihoods import Weighted
@@ -120,10 +120,10 @@ class GPEstimator(BaseEstimator):
                 "sample_weight does not go with label noise, where a datum has one site whatever its weight: "
                 "repeat the rows instead."
             )
-        checks.check_flag(standardise=self.standardise)
+        arguments.check_flag(standardise=self.standardise)
         for name in ("num_inducing", "minibatch_size"):
             if (number := getattr(self, name)) is not None:
-                checks.check_whole(**{name: number})
+                arguments.check_whole(**{name: number})
                 if number < 1:
                     raise ValueError(f"{name} must be at least 1; got {number}")
         self.scaler_ = StandardScaler().fit(X, sample_weight=weight) if self.standardise else None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.data.checks import check_seed
+from gpflow_ext.data.arguments import check_seed
 from gpflow_ext.functions.given import Given
 from gpflow_ext.functions.product import Drawing, Product, paths_of
 from gpflow_ext.numerics import batched

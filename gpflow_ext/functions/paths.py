@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import gpflow
 import tensorflow as tf
 
-from gpflow_ext.data.checks import check_whole
+from gpflow_ext.data.arguments import check_whole
 from gpflow_ext.functions.features import features_of, white_variance
 from gpflow_ext.functions.given import Given, by_kernel
 from gpflow_ext.functions.randomness import Numbers

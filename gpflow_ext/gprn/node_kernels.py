@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 from gpflow.kernels import Kernel, MultioutputKernel, SeparateIndependent, SharedIndependent
 
-from gpflow_ext.data.checks import check_kind
+from gpflow_ext.data.arguments import check_kind
 from gpflow_ext.numerics import batched
 from gpflow_ext.numerics.centred import covariance
 

@@ -12,7 +12,7 @@ import tensorflow_probability as tfp
 from gpflow.inducing_variables import InducingPoints
 from gpflow.kernels import Kernel
 
-from gpflow_ext.data import checks, held, inducing
+from gpflow_ext.data import arguments, checks, held, inducing
 from gpflow_ext.data.checks import Array
 from gpflow_ext.gprn import blocks, conditional, outputs
 from gpflow_ext.gprn.collapsed import CollapsedPosterior
@@ -123,12 +123,12 @@ def bounded(
     name: str, value: float, bounds: tuple[float, float], number: int | None = None
 ) -> gpflow.Parameter:
     """Return a parameter that stays in an interval: a number, or one for each of a number of nodes."""
-    checks.check_number(**{name: value})
+    arguments.check_number(**{name: value})
     if np.shape(bounds) != (2,):
         raise ValueError(f"The bounds of {name} must be a pair of numbers; got {bounds!r}.")
     low, high = bounds
     for bound in bounds:
-        checks.check_number(**{f"bounds of {name}": bound})
+        arguments.check_number(**{f"bounds of {name}": bound})
     if not 0.0 < low < value < high:
         raise ValueError(f"{name} must lie between its bounds {bounds}, both positive; got {value}.")
     dtype = gpflow.default_float()
@@ -140,7 +140,7 @@ def bounded(
 
 def check_nodes(num_latent: int, seed: int) -> None:
     """Check ``num_latent`` and ``seed`` of `GPRNTensor`."""
-    checks.check_whole(num_latent=num_latent, seed=seed)
+    arguments.check_whole(num_latent=num_latent, seed=seed)
     for name, value, least in (("num_latent", num_latent, 1), ("seed", seed, 0)):
         if value < least:
             raise ValueError(f"{name} must be at least {least}; got {value}.")
@@ -148,7 +148,7 @@ def check_nodes(num_latent: int, seed: int) -> None:
 
 def check_rows(separate_rows: bool | None, posterior: str, own_kernels: bool) -> None:
     """Check ``separate_rows`` of `GPRNTensor`."""
-    checks.check_flag(separate_rows=separate_rows)
+    arguments.check_flag(separate_rows=separate_rows)
     if posterior != "tensor" and separate_rows is not None:
         raise ValueError('separate_rows is for posterior="tensor".')
     if separate_rows is False and own_kernels:

@@ -8,7 +8,7 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.data.checks import check_flag
+from gpflow_ext.data.arguments import check_flag
 from gpflow_ext.gprn.outputs import ArrayOutputs, Outputs
 
 FEW = 8  # outputs that have scales of their own by default

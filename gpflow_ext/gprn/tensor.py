@@ -13,7 +13,7 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.data import checks
+from gpflow_ext.data import arguments, checks
 from gpflow_ext.functions.randomness import Numbers
 from gpflow_ext.gprn import blocks, conditional, network, tensor_normal
 from gpflow_ext.gprn.conditional import Conditional, NetworkPrior
@@ -61,7 +61,7 @@ class TensorPosterior(tf.Module):
         Y = tf.convert_to_tensor(Y)
         if not isinstance(shape, Sequence | np.ndarray):
             raise ValueError(f"output_shape must be whole numbers (d₁, …, d_M); got {shape!r}.")
-        checks.check_whole(**{f"output_shape[{number}]": size for number, size in enumerate(shape)})
+        arguments.check_whole(**{f"output_shape[{number}]": size for number, size in enumerate(shape)})
         self.output_shape = tuple(int(size) for size in shape)
         if min(self.output_shape, default=0) < 1 or np.prod(self.output_shape) < self._num_outputs:
             raise ValueError(

@@ -62,12 +62,18 @@ def start(prior: Prior, log_density: LogDensity, current: Sites, unit: tf.Tensor
 
 
 def evidence(prior: Prior, point: Located) -> tf.Tensor:
-    """Return log p(y | m) − ½ αᵀQα − ½ log|I + WQ| at a point, Laplace's log q(y) at the mode. O(N³/3)."""
-    return point.log_joint(prior) - prior.factorise(point.at.curvature).half_log_det()
+    """Return log p(y | m) − ½ αᵀQα − ½ log|I + WQ| − ½ Σₙ Wₙ residualₙ at a point. O(N³/3).
+
+    At the mode that is Laplace's log q(y) where inducing points explain all variance, and J₂ of Izmailov
+    (2016), section 2.3.2, where they do not: E log p(y | f) to second order in f − m. Without that charge for
+    the rest of the variance short length scales, with which the points explain nothing, would cost nothing.
+    """
+    charge = 0.5 * tf.reduce_sum(point.at.curvature * prior.residual)
+    return point.log_joint(prior) - prior.factorise(point.at.curvature).half_log_det() - charge
 
 
-def laplace_evidence(prior: Prior, log_density: LogDensity, current: Sites, charged: bool) -> tf.Tensor:
-    """Return Laplace's log q(y) = log p(y | f̂) − ½ αᵀQα − ½ log|I + WQ|, less the charge for residuals, [].
+def laplace_evidence(prior: Prior, log_density: LogDensity, current: Sites) -> tf.Tensor:
+    """Return `evidence` at the mode, [].
 
     Equation 5 of Izmailov (2016) with the determinant of Rasmussen & Williams (2006), equation 3.32, at the
     mean after one Newton step from the given sites: at the mode no step at all, but one that makes the
@@ -76,10 +82,8 @@ def laplace_evidence(prior: Prior, log_density: LogDensity, current: Sites, char
     """
     if getattr(prior, "held_factors", False):
         held = tf.nest.map_structure(tf.stop_gradient, prior)
-        return evidence_at_mode(prior, log_density, _newton(held, log_density, current), charged)
-    point = _newton(prior, log_density, current)
-    charge = 0.5 * tf.reduce_sum(point.at.curvature * prior.residual) if charged else 0.0
-    return evidence(prior, point) - charge
+        return evidence_at_mode(prior, log_density, _newton(held, log_density, current))
+    return evidence(prior, _newton(prior, log_density, current))
 
 
 def _newton(prior: Prior, log_density: LogDensity, current: Sites) -> Located:
@@ -89,23 +93,22 @@ def _newton(prior: Prior, log_density: LogDensity, current: Sites) -> Located:
     return locate(prior, log_density, Sites(grad + curvature * given.mean, curvature))
 
 
-def evidence_at_mode(prior: Prior, log_density: LogDensity, mode: Located, charged: bool) -> tf.Tensor:
-    """Return Laplace's log q(y) at the mode, its gradient in closed form. One factorisation.
+def evidence_at_mode(prior: Prior, log_density: LogDensity, mode: Located) -> tf.Tensor:
+    """Return `evidence` at the mode, its gradient in closed form. One factorisation.
 
-    With ``charged`` less ½ Σₙ Wₙ residualₙ: J₂ of Izmailov (2016), section 2.3.2. The gradient in the prior
-    and in the parameters of the density is that of `laplace_evidence` at the mode, without a derivative of a
-    factorisation (algorithm 5.1 of Rasmussen & Williams 2006). With v the variances that W is weighted by and
-    b = (I + WQ)⁻¹ ∂(−½ vᵀW)/∂f̂ it is that of
+    The gradient in the prior and in the parameters of the density is that of `laplace_evidence` at the mode,
+    without a derivative of a factorisation (algorithm 5.1 of Rasmussen & Williams 2006). With v the marginal
+    variances of q(f) and b = (I + WQ)⁻¹ ∂(−½ vᵀW)/∂f̂ it is that of
 
-        log ∫ p(f) ∏ tₙ(fₙ) df + bᵀ(μ + Qα) + log p(y | f̂) − ½ vᵀW + (Qb)ᵀg
+        log ∫ p(f) ∏ tₙ(fₙ) df + bᵀ(μ + Qα) + log p(y | f̂) − ½ vᵀW + (Qb)ᵀg − ½ Σₙ Wₙ residualₙ
 
-    in Q, μ, and the parameters of log p, W and g, all else held fixed. Derived in
-    docs/derivations.md, section 4.
+    in Q, μ, the residuals, and the parameters of log p, W and g, all else held fixed; W is held in the last
+    term. Derived in docs/derivations.md, section 4.
     """
     held = tf.nest.map_structure(tf.stop_gradient, prior)
     alpha, mean, *_ = mode = tf.nest.map_structure(tf.stop_gradient, mode)
     factor = with_inverse(held.factorise(mode.at.curvature))
-    var = tf.stop_gradient(factor.variance() - (0.0 if charged else held.residual))
+    var = tf.stop_gradient(factor.variance())
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(mean)
         at = expand(log_density, mean)
@@ -115,8 +118,6 @@ def evidence_at_mode(prior: Prior, log_density: LogDensity, mode: Located, charg
     moving = prior.log_normaliser(mode.sites, factor)
     moving += tf.reduce_sum(moved.alpha * prior.mean) + coupling(prior, moved, Pair(alpha, mean - held.mean))
     moving += at.value + charge + tf.reduce_sum(moved.shift * at.grad)
-    value = mode.log_joint(held) - factor.half_log_det()
-    if charged:
-        moving -= 0.5 * tf.reduce_sum(tf.stop_gradient(at.curvature) * prior.residual)
-        value -= 0.5 * tf.reduce_sum(at.curvature * held.residual)
+    moving -= 0.5 * tf.reduce_sum(tf.stop_gradient(at.curvature) * prior.residual)
+    value = mode.log_joint(held) - factor.half_log_det() - 0.5 * tf.reduce_sum(at.curvature * held.residual)
     return tf.stop_gradient(value - moving) + moving

@@ -18,7 +18,8 @@ from gpflow_ext.sites.method import SitedModel, SiteMethod, Step, check_one_fact
 class Laplace(SiteMethod):
     """Laplace's approximation (section 1.3.1): sites expand log p(y | f) about the mode of the posterior.
 
-    Safeguarded Newton steps find the mode; see `laplace.expansion` for the objective and its gradient.
+    Safeguarded Newton steps find the mode; see `laplace.expansion` for the objective and its gradient. With
+    inducing points it charges for the variance that these do not explain, J₂ of section 2.3.2.
     """
 
     name: ClassVar[str] = "laplace"
@@ -77,8 +78,8 @@ class Laplace(SiteMethod):
         return found, tf.reduce_all(finite)
 
     def objective(self, model: SitedModel, prior: Prior, sites: Sites) -> tf.Tensor:
-        """Return log q(y), equation 5; see `expansion.laplace_evidence`."""
-        return expansion.laplace_evidence(prior, model.log_density, sites, charged=False)
+        """Return log q(y), equation 5, less the charge; see `expansion.laplace_evidence`."""
+        return expansion.laplace_evidence(prior, model.log_density, sites)
 
     def value(self, model: SitedModel, prior: Prior, state: Located) -> tf.Tensor:
         """See `expansion.evidence`."""
@@ -86,26 +87,13 @@ class Laplace(SiteMethod):
 
     def at_rest(self, model: SitedModel, prior: Prior, state: Located) -> tf.Tensor:
         """See `expansion.evidence_at_mode`."""
-        return expansion.evidence_at_mode(prior, model.log_density, state, charged=False)
+        return expansion.evidence_at_mode(prior, model.log_density, state)
 
 
 class Taylor(Laplace):
-    """vi-Taylor (section 2.3.2): Laplace's posterior, with the objective J₂, which penalises residuals."""
+    """vi-Taylor (section 2.3.2): Laplace's at its optimal μ and Σ, and ξ = m."""
 
     name: ClassVar[str] = "taylor"
-
-    def objective(self, model: SitedModel, prior: Prior, sites: Sites) -> tf.Tensor:
-        """Return J₂ at the optimal μ, Σ and ξ = m."""
-        return expansion.laplace_evidence(prior, model.log_density, sites, charged=True)
-
-    def value(self, model: SitedModel, prior: Prior, state: Located) -> tf.Tensor:
-        """Return J₂ at the state's mean."""
-        charge = 0.5 * tf.reduce_sum(state.at.curvature * prior.residual)
-        return super().value(model, prior, state) - charge
-
-    def at_rest(self, model: SitedModel, prior: Prior, state: Located) -> tf.Tensor:
-        """See `expansion.evidence_at_mode`."""
-        return expansion.evidence_at_mode(prior, model.log_density, state, charged=True)
 
 
 class Jaakkola(SiteMethod):

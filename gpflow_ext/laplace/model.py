@@ -43,9 +43,8 @@ class GPLaplace(ExpandedModel):
     latent functions (use `StickBreaking` for several classes). If it is not log-concave in each, as
     `StudentT`, there may be several modes: the one that is reached from the prior mean is taken.
 
-    With ``inducing_variable`` the mode is that of p(y | f = μ + Aᵀv) p(v), at O(NM²). The variance of f that
-    the inducing points do not explain enters predictions but not log q(y), so learnt inducing points may
-    overfit. `GPTaylor` penalises it.
+    With ``inducing_variable`` the mode is that of p(y | f = μ + Aᵀv) p(v), at O(NM²). The objective is then
+    `GPTaylor`'s J₂, which charges for the variance of f that the inducing points do not explain.
     """
 
     site_method = Laplace.name
@@ -54,8 +53,9 @@ class GPLaplace(ExpandedModel):
 class GPTaylor(ExpandedModel):
     """vi-Taylor (Izmailov 2016, section 2.3.2): the variational bound with log p(y | f) expanded about ξ = m.
 
-    At its fixed point ξ = m the posterior is Laplace's, and with all data as inducing points so is J₂. With
-    fewer, J₂ subtracts ½ Σₙ Wₙ residualₙ for the variance that the inducing points do not explain.
+    At its fixed point ξ = m the posterior is Laplace's, and with all data as inducing points J₂ is log q(y).
+    With fewer, J₂ subtracts ½ Σₙ Wₙ residualₙ for the variance that the inducing points do not explain. So
+    this is `GPLaplace` by the name that the review gives it.
 
     The paper's two claims about ξ do not hold: J₂ is not a lower bound of log p(y), and ξ = m does not
     maximise J₂. So ξ = m is kept while the hyperparameters move: the gradient is that of J₂ with ξ = m

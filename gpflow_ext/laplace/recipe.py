@@ -24,7 +24,7 @@ def laplace(model: SiteModel, run: Run, options: SiteOptions) -> Plan:
 
 @recipe("taylor", SiteOptions, knows_objective=True, models=SiteModel)
 def taylor(model: SiteModel, run: Run, options: SiteOptions) -> Plan:
-    """Return the plan of vi-Taylor (Izmailov 2016, section 2.3.2); as `laplace`, on another objective."""
+    """Return the plan of vi-Taylor (Izmailov 2016, section 2.3.2), which is `laplace`."""
     return site_plan(model, run, Taylor(), options, steps=_STEPS)
 
 

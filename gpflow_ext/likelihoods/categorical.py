@@ -12,7 +12,8 @@ from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance, Parameter, TensorType
 from gpflow.likelihoods import Likelihood
 
-from gpflow_ext.data.checks import check_class_numbers, check_whole
+from gpflow_ext.data.arguments import check_whole
+from gpflow_ext.data.checks import check_class_numbers
 from gpflow_ext.likelihoods.label_noise import bound_beside, is_noisy, levels, log_mixture, wrong_share
 from gpflow_ext.likelihoods.softmax import expected_lse, expected_lse_rise, log_expected_softmax
 from gpflow_ext.numerics.bounds import (

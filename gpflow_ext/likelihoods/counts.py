@@ -12,7 +12,7 @@ from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 from gpflow.likelihoods import ScalarLikelihood
 
-from gpflow_ext.data.checks import check_flag
+from gpflow_ext.data.arguments import check_flag
 from gpflow_ext.numerics.integrals import Window, log_expectation, positive_variance
 from gpflow_ext.numerics.special import as_tensor, broadcast, stirling_correction
 

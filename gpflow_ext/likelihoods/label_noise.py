@@ -15,7 +15,7 @@ from gpflow import default_float
 from gpflow.base import Parameter
 from gpflow.utilities import to_default_float
 
-from gpflow_ext.data.checks import check_flag, check_number
+from gpflow_ext.data.arguments import check_flag, check_number
 
 Bound = TypeVar("Bound", bound=str)
 

@@ -16,7 +16,8 @@ from gpflow.base import MeanAndVariance, TensorType
 from gpflow.likelihoods import ScalarLikelihood
 from gpflow.utilities import positive
 
-from gpflow_ext.data.checks import check_class_numbers, check_whole
+from gpflow_ext.data.arguments import check_whole
+from gpflow_ext.data.checks import check_class_numbers
 from gpflow_ext.likelihoods.classes import check_one_column
 from gpflow_ext.numerics.bounds import LLPBound, check_llp_bound, expected_log_sigmoid
 from gpflow_ext.numerics.integrals import Window, log_expectation, positive_variance

@@ -11,7 +11,7 @@ from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 from gpflow.utilities import positive
 
-from gpflow_ext.data.checks import check_flag, check_number
+from gpflow_ext.data.arguments import check_flag, check_number
 from gpflow_ext.likelihoods.counts import CountLikelihood, overdispersed_moments
 from gpflow_ext.numerics.integrals import Window, log_expectation, positive_variance
 from gpflow_ext.numerics.logistic import expected_llp

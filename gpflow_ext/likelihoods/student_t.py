@@ -10,7 +10,7 @@ import tensorflow as tf
 from check_shapes import inherit_check_shapes
 from gpflow.base import TensorType
 
-from gpflow_ext.data.checks import check_number
+from gpflow_ext.data.arguments import check_number
 from gpflow_ext.numerics import student_t
 from gpflow_ext.numerics.special import as_tensor, broadcast
 

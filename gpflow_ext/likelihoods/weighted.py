@@ -11,7 +11,8 @@ from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 from gpflow.likelihoods import Likelihood
 
-from gpflow_ext.data.checks import check_kind, check_targets, check_whole
+from gpflow_ext.data.arguments import check_kind, check_whole
+from gpflow_ext.data.checks import check_targets
 from gpflow_ext.likelihoods.classes import class_probabilities
 from gpflow_ext.numerics.log_predictive import log_predictive
 from gpflow_ext.numerics.target_moments import target_moments

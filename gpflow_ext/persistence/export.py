@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.compiled import kernels
-from gpflow_ext.data import checks
+from gpflow_ext.data import arguments
 from gpflow_ext.features.kernel import input_width
 from gpflow_ext.likelihoods.classes import class_probabilities
 
@@ -169,7 +169,7 @@ def export(
 def _parts(model: Any, scaler: Any, labels: Any, data: Any) -> tuple[gpflow.models.GPModel, Any, Any, Any]:
     exported = getattr(model, "exported_parts", None)  # of an estimator
     if exported is None:
-        checks.check_kind(gpflow.models.GPModel, model=model)
+        arguments.check_kind(gpflow.models.GPModel, model=model)
         return model, scaler, labels, data
     if not all(part is None for part in (scaler, labels, data)):
         raise ValueError("scaler, labels and data are those of the estimator: leave them out")

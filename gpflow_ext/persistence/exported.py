@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.compiled import make_exact
-from gpflow_ext.data.checks import check_seed
+from gpflow_ext.data.arguments import check_seed
 from gpflow_ext.data.reading.treatment import Treatment
 
 from .verify import read_manifest, verified_copy, version_folder

@@ -22,7 +22,7 @@ import tensorflow_probability as tfp
 from gpflow.quadrature import GaussianQuadrature
 
 from gpflow_ext._version import __version__
-from gpflow_ext.data.checks import check_number, check_whole
+from gpflow_ext.data.arguments import check_number, check_whole
 
 from .durable import sync, sync_alone
 from .verify.manifest import is_name

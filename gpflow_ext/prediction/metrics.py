@@ -11,7 +11,7 @@ import scipy  # loads its part for statistics where it is used
 import tensorflow as tf
 from numpy.typing import ArrayLike, NDArray
 
-from gpflow_ext.data.checks import check_whole
+from gpflow_ext.data.arguments import check_whole
 from gpflow_ext.prediction.batches import Predicted
 from gpflow_ext.prediction.held_out import Predictor, checked, checked_weights
 

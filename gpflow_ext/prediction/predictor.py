@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from gpflow_ext.data.checks import check_kind, check_whole
+from gpflow_ext.data.arguments import check_kind, check_whole
 from gpflow_ext.features.kernel import check_inputs
 from gpflow_ext.likelihoods.classes import class_probabilities
 from gpflow_ext.prediction.batches import Predicted

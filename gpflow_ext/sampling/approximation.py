@@ -15,7 +15,7 @@ from gpflow.inducing_variables import MultioutputInducingVariables
 from gpflow.kernels import MultioutputKernel
 from gpflow.models import SVGP, GPModel
 
-from gpflow_ext.data.checks import check_kind
+from gpflow_ext.data.arguments import check_kind
 from gpflow_ext.sampling.density import FreeForm, FreeFormDensity
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.at_values import Objective

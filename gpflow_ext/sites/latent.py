@@ -32,7 +32,7 @@ from gpflow.kernels import (
     SharedIndependent,
 )
 
-from gpflow_ext.data import checks
+from gpflow_ext.data import arguments, checks
 from gpflow_ext.numerics.centred import covariance, keeps_digits
 
 KERNELS = SharedIndependent, SeparateIndependent, LinearCoregionalization
@@ -145,7 +145,7 @@ def check_kinds(kernel: Kernel, points: InducingVariables | None, owner: str) ->
     ValueError
         For what is no kernel.
     """
-    checks.check_kind(Kernel, kernel=kernel)
+    arguments.check_kind(Kernel, kernel=kernel)
     if isinstance(kernel, MultioutputKernel) and not isinstance(kernel, KERNELS):
         raise NotImplementedError(
             f"{owner} has no prior for a kernel of the class {type(kernel).__name__}: use a kernel of one "
@@ -186,7 +186,7 @@ def _misfit(points: InducingVariables, kernel: Kernel, X: checks.Array, reason: 
 
 def check_numbers(kernel: Kernel, points: InducingVariables | None, num_latent_gps: int) -> None:
     """Raise ``ValueError`` where a kernel, inducing variables and latent functions are not equally many."""
-    checks.check_whole(num_latent_gps=num_latent_gps)
+    arguments.check_whole(num_latent_gps=num_latent_gps)
     if num_outputs(kernel) not in (None, num_latent_gps):
         raise ValueError(
             f"`kernel` has {num_outputs(kernel)} outputs, but there are {num_latent_gps} latent functions: "

@@ -13,7 +13,7 @@ from gpflow.models import SVGP
 from gpflow.models.util import InducingVariablesLike
 from gpflow.posteriors import PrecomputeCacheType
 
-from gpflow_ext.data import checks
+from gpflow_ext.data import arguments, checks
 from gpflow_ext.likelihoods import RobustMax
 from gpflow_ext.likelihoods.largest import SecondOrder
 from gpflow_ext.numerics import batched
@@ -90,12 +90,12 @@ class SVGPRobustMax(SVGP):
         q_sqrt: tf.Tensor | None = None,
         shared_covariance: bool = False,
     ) -> None:
-        checks.check_number(epsilon=epsilon)
-        checks.check_flag(shared_covariance=shared_covariance)
+        arguments.check_number(epsilon=epsilon)
+        arguments.check_flag(shared_covariance=shared_covariance)
         if mean_function is not None:
-            checks.check_callable(mean_function=mean_function)
+            arguments.check_callable(mean_function=mean_function)
         if num_data is not None:
-            checks.check_whole(num_data=num_data)
+            arguments.check_whole(num_data=num_data)
             if num_data < 1:
                 raise ValueError(f"`num_data` must be at least 1, or None; got {num_data}.")
         inducing_variable = checks.as_inducing(inducing_variable)

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpflow_ext.data import checks
+from gpflow_ext.data import arguments
 from gpflow_ext.persistence.checkpoint import Checkpoints
 from gpflow_ext.training import continuation, progress
 from gpflow_ext.training.deadline import Deadline, whole_steps
@@ -44,12 +44,12 @@ class Asked:
     def __post_init__(self) -> None:
         """Check the values."""
         whole = {} if self.steps is None else {"steps": self.steps}
-        checks.check_whole(checkpoint_every=self.checkpoint_every, **whole)
+        arguments.check_whole(checkpoint_every=self.checkpoint_every, **whole)
         given = {"seconds": self.seconds, "tolerance": self.tolerance}
-        checks.check_number(**{name: value for name, value in given.items() if value is not None})
-        checks.check_flag(progress=self.progress)
+        arguments.check_number(**{name: value for name, value in given.items() if value is not None})
+        arguments.check_flag(progress=self.progress)
         if self.monitor is not None:
-            checks.check_callable(monitor=self.monitor)
+            arguments.check_callable(monitor=self.monitor)
         if self.checkpoint_every < 1:
             raise ValueError(f"`checkpoint_every` must be at least 1; got {self.checkpoint_every}.")
         if self.steps is not None and self.steps < 0:

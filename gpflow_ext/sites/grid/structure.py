@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from gpflow_ext.data.checks import check_number, check_whole
+from gpflow_ext.data.arguments import check_number, check_whole
 from gpflow_ext.numerics import lanczos, philox
 from gpflow_ext.sites import latent
 from gpflow_ext.sites.grid import factors

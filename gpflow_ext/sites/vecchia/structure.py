@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from gpflow_ext.compiled.structure import Apart
 from gpflow_ext.data import inducing
-from gpflow_ext.data.checks import check_number, check_whole
+from gpflow_ext.data.arguments import check_number, check_whole
 from gpflow_ext.numerics.open_sizes import Sizes
 from gpflow_ext.sites.vecchia import dissection, fronts, grouping, ordering, residual
 from gpflow_ext.sites.vecchia.prior import TreeAt
