@@ -19,9 +19,10 @@ from gpflow_ext.data import length_scales
 from gpflow_ext.likelihoods import BernoulliLogit, BernoulliProbit, StudentT
 from gpflow_ext.models import VGPKMM, GPLaplace, SGPMCFreeForm, SparseEP, SVGPRobustMax
 from gpflow_ext.training import trials
+from gpflow_ext.training.findings import findings
 from gpflow_ext.training.recipe import Plan, Run
 from gpflow_ext.training.solver import Progress
-from gpflow_ext.training.starts import FROM_DATA, FROM_TARGETS, OWN, further_starts, number_of_starts
+from gpflow_ext.training.starts import FROM_DATA, FROM_TARGETS, OWN, assign, further_starts, number_of_starts
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 12)) * np.linspace(0.5, 3.0, 12)
@@ -94,6 +95,38 @@ def test_the_end_does_not_hang_on_the_unit_of_the_targets() -> None:
         ends.append(result.objective[-1] + 60 * np.log(unit))
     np.testing.assert_allclose(ends[1], ends[0], atol=0.02)
     assert [tried.name for tried in result.starts] == [OWN, FROM_TARGETS]
+
+
+def test_a_slope_of_inputs_in_thousands_is_started_from_functions_of_the_targets_size() -> None:
+    """With a variance of one all labels are certain; GPflow's likelihood is flat there, and nothing moved."""
+    inputs = np.linspace(1990.0, 2020.0, 40)[:, None]
+    labels = (np.sin(inputs / 4.0) > 0.0).astype(float)
+    kernel = gpflow.kernels.Matern32(lengthscales=4.0) + gpflow.kernels.Linear()
+    model = gpflow.models.VGP((inputs, labels), kernel, gpflow.likelihoods.Bernoulli())
+    before = findings(model)
+    said = "kernel.kernels[1].variance: 1, 4.02e+06 of functions at the inputs, has run away"
+    assert len(before) == 1
+    assert before[0].startswith(said)
+    result = gpx.fit(model, progress=False)
+    assert [tried.name for tried in result.starts] == [OWN, FROM_TARGETS]
+    assert result.objective[-1] > 40 * np.log(0.5)
+    slope = kernel.kernels[1].variance
+    slope.assign(1e-7)  # 0.4 at the inputs
+    assert not findings(model)
+    slope.assign(0.0025)
+    assert number_of_starts(model, None, inputs, labels) == 2
+    slope.assign(2e-4)
+    assert number_of_starts(model, None, inputs, labels) == 1
+
+
+def test_a_polynomial_is_started_by_its_degree_and_a_regression_by_the_mean_square() -> None:
+    inputs = 100.0 * X
+    model = gpflow.models.GPR((inputs, 10.0 * Y - 5.0), gpflow.kernels.Polynomial(degree=2, offset=1e-6))
+    start = further_starts(model, 1, 0, *model.data)[0]
+    assign(model.trainable_variables, start.values)
+    found = np.mean(model.kernel(inputs, full_cov=False))
+    np.testing.assert_allclose(found, np.mean(model.data[1] ** 2), rtol=1e-3)
+    assert further_starts(gpflow.models.GPR((0.0 * X, Y), gpflow.kernels.Linear()), 1, 0, 0.0 * X, Y)
 
 
 @pytest.mark.parametrize("road", ["lbfgs", "whole data", "ep", "vi_means", "adam"])

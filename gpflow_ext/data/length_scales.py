@@ -8,7 +8,7 @@ from typing import Any
 import gpflow
 import numpy as np
 import tensorflow as tf
-from gpflow.kernels import Combination, Kernel, MultioutputKernel, Periodic, Stationary
+from gpflow.kernels import Combination, Kernel, Linear, MultioutputKernel, Periodic, Stationary
 
 _PASS_INPUTS_ON = Combination, MultioutputKernel, Periodic  # others may show their parts patches or features
 
@@ -18,11 +18,16 @@ def stationary(module: tf.Module) -> Iterator[Stationary]:
 
     A kernel within another one of its own kind, such as ``Convolutional``, sees something else.
     """
-    yield from {id(part): part for part in _found(module)}.values()
+    yield from {id(part): part for part in _found(module) if isinstance(part, Stationary)}.values()
 
 
-def _found(module: tf.Module) -> Iterator[Stationary]:
-    if isinstance(module, Stationary):
+def linear(module: tf.Module) -> Iterator[Linear]:
+    """Yield the linear and polynomial kernels; see `stationary`."""
+    yield from {id(part): part for part in _found(module) if isinstance(part, Linear)}.values()
+
+
+def _found(module: tf.Module) -> Iterator[Stationary | Linear]:
+    if isinstance(module, Stationary | Linear):
         yield module
     elif not isinstance(module, Kernel) or isinstance(module, _PASS_INPUTS_ON):
         for part in module._flatten(recursive=False, predicate=lambda part: isinstance(part, tf.Module)):

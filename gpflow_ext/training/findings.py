@@ -7,7 +7,7 @@ from typing import Any
 
 import gpflow
 import numpy as np
-from gpflow.kernels import Kernel, Stationary
+from gpflow.kernels import Kernel, Linear, Stationary
 from tensorflow_probability import distributions
 
 from gpflow_ext.data.checks import Array
@@ -56,7 +56,8 @@ def findings(model: Any, data: Any = None) -> tuple[str, ...]:
         kernel = getattr(model, name, None)
         for path, part in _parts(kernel, name):
             said += [] if X is None or X.ndim != 2 else _of_lengthscales(path, part, X)
-            said += _of_variance(path, part, *sizes, isinstance(unweighted(model), _CLASSES))
+            grown = _growth(part, X)
+            said += _of_variance(path, part, grown, *sizes, isinstance(unweighted(model), _CLASSES))
     return (*said, *_of_likelihood(model, noise))
 
 
@@ -98,17 +99,28 @@ def _of_lengthscales(path: str, kernel: Kernel, X: Array) -> Iterator[str]:
         )
 
 
-def _of_variance(path: str, kernel: Kernel, square: float, spread: float, classes: bool) -> Iterator[str]:
+def _growth(kernel: Kernel, X: Array | None) -> float:
+    """Return the mean variance of functions at inputs X [N, D] by the kernel's own: one but for slopes."""
+    if not isinstance(kernel, Linear) or X is None or X.ndim != 2:
+        return 1.0
+    return float(np.mean(kernel(X, full_cov=False)) / np.max(kernel.variance))
+
+
+def _of_variance(
+    path: str, kernel: Kernel, grown: float, square: float, spread: float, classes: bool
+) -> Iterator[str]:
     """Yield what is said of a variance, in units of the targets' mean square and of their variance."""
     variance = getattr(kernel, "variance", None)
     if not isinstance(variance, gpflow.Parameter) or not variance.trainable:
         return
     largest = float(np.max(variance.numpy()))
-    if largest > (_CERTAIN if classes else _LARGE * square):
+    size, told = largest * grown, f"{path}.variance: {largest:.3g}"
+    told += f", {size:.3g} of functions at the inputs," if grown != 1.0 else ""
+    if size > (_CERTAIN if classes else _LARGE * square):
         why = ": the classes are separable" if classes else ""
-        yield f"{path}.variance: {largest:.3g} has run away{why}; a prior would hold it."
-    elif largest < _SMALL * spread:
-        yield f"{path}.variance: {largest:.3g}, this part of the kernel is switched off."
+        yield f"{told} has run away{why}; a prior would hold it."
+    elif size < _SMALL * spread:
+        yield f"{told.removesuffix(',')}, this part of the kernel is switched off."
 
 
 def _of_likelihood(model: Any, spread: float) -> Iterator[str]:

@@ -71,7 +71,8 @@ def number_of_starts(
     inputs; random starts search among them if they are cheap. With one length scale it rarely has several,
     unless the likelihood makes them (``several_optima``). But far from the length scales that inputs X [N, D]
     suggest, a kernel may correlate no two of them, or tell none apart, and the objective is flat. So it is
-    with a variance far from the mean square of targets Y [N, P] that have no link.
+    with a variance far from the mean square of targets Y [N, P] that have no link, and with a linear or
+    polynomial kernel whose functions are, of inputs in thousands say, far from that, or from one with a link.
     """
     if given is not None:
         return given
@@ -79,7 +80,7 @@ def number_of_starts(
     values = math.inf if X is None else len(X) * (getattr(model, "num_latent_gps", None) or 1)
     if any(each.shape[0] > 2 for each in lengths) and values <= _FEW:
         return _MANY
-    far = _is_far(model, X) or _ratio(model, Y) != 1.0
+    far = _is_far(model, X) or _ratio(model, Y) != 1.0 or bool(_slopes(model, X, Y))
     return 1 + (several_optima or bool(lengths) or far)
 
 
@@ -145,9 +146,10 @@ def _from_data(model: BayesianModel, X: Any, Y: Any) -> list[Start]:
         length, value = part.lengthscales, length_scales.suggested(part, X)
         if value is not None and length.transform is not None:
             suggested[id(length.unconstrained_variable)] = length.transform.inverse(value)
-    name, ratio = FROM_DATA, _ratio(model, Y)
+    ratio, slopes = _ratio(model, Y), _slopes(model, X, Y)
+    name = FROM_TARGETS if slopes or ratio != 1.0 else FROM_DATA
+    suggested |= slopes
     if ratio != 1.0:
-        name = FROM_TARGETS
         suggested |= _multiplied(model, ratio)
     if not suggested:
         return []
@@ -165,7 +167,31 @@ def _ratio(model: Any, Y: Any) -> float:
     square, spread = squares(model, Y)
     size = spread if model.mean_function.trainable_variables else square
     ratio = size / sum(float(np.mean(variance.numpy())) for variance in variances)
-    return ratio if 0.0 < ratio < np.inf and abs(math.log(ratio)) > math.log(_OFF) else 1.0
+    return ratio if _is_off(ratio) else 1.0
+
+
+def _is_off(ratio: float) -> bool:
+    return 0.0 < ratio < np.inf and abs(math.log(ratio)) > math.log(_OFF)
+
+
+def _slopes(model: Any, X: Any, Y: Any) -> dict[int, tf.Tensor]:
+    """Return values of variables at which linear and polynomial functions have the targets' size.
+
+    That is one where they have a link. Only kernels far from it have any: their variance is that of a slope.
+    """
+    kernel, values = getattr(model, "kernel", None), dict[int, tf.Tensor]()
+    if X is None or np.ndim(X) != 2 or not isinstance(kernel, Kernel):
+        return values
+    size = squares(model, Y)[0] if Y is not None and is_unlinked(model) else 1.0
+    for part in length_scales.linear(kernel):
+        variance = part.variance
+        if variance.trainable and variance.transform is not None:
+            present = float(tf.reduce_mean(part(tf.convert_to_tensor(X), full_cov=False)))
+            ratio = size / present if present > 0.0 else 1.0
+            if _is_off(ratio):
+                factor = ratio ** (1.0 / getattr(part, "degree", 1))
+                values |= _scaled(variance, factor)
+    return values
 
 
 def _variances(model: Any) -> list[Parameter]:
@@ -182,13 +208,17 @@ def _multiplied(model: Any, ratio: float) -> dict[int, tf.Tensor]:
         noise = getattr(unweighted(model), name, None)
         if isinstance(noise, Parameter) and noise.trainable:
             factors.append((noise, ratio**power))
-    return {
-        id(parameter.unconstrained_variable): parameter.transform.inverse(
-            tf.constant(_within(parameter.transform, factor * parameter.numpy()), parameter.dtype)
-        )
-        for parameter, factor in factors
-        if parameter.transform is not None
-    }
+    values = dict[int, tf.Tensor]()
+    for parameter, factor in factors:
+        values |= {} if parameter.transform is None else _scaled(parameter, factor)
+    return values
+
+
+def _scaled(parameter: Parameter, factor: float) -> dict[int, tf.Tensor]:
+    """Return the value of the variable of a parameter at which that is multiplied by a factor."""
+    transform: Any = parameter.transform
+    value = tf.constant(_within(transform, factor * parameter.numpy()), parameter.dtype)
+    return {id(parameter.unconstrained_variable): transform.inverse(value)}
 
 
 def _random(model: BayesianModel, rng: np.random.Generator, number: int) -> Start:
