@@ -558,20 +558,31 @@ def test_noise_is_in_the_kernel_where_it_is_asked_for() -> None:
         kernels.noisy_kernel(options, 2)
 
 
-@pytest.mark.parametrize("name", ["gpr", "sgpr", "svgp", "svgp-student-t"])
+@pytest.mark.parametrize(
+    "name",
+    ["gpr", "sgpr", "svgp", "svgp-student-t", "gpr --weights w", "sgpr --weights w", "sgpmc-free-form"],
+)
 def test_models_of_real_targets_do_not_depend_on_their_units(tmp_path: Path, name: str) -> None:
     """Not with house prices, nor with micrometres in metres: but for the units the objective is the same."""
-    found = []
+    found, (name, *weights) = [], name.split()
     for unit in (1.0, 1e-7, 1e7):
-        rows = [f"{i / 30},{unit * np.sin(i / 5)}" for i in range(60)]
-        (tmp_path / "t.csv").write_text("a,y\n" + "\n".join(rows))
+        rows = [f"{i / 30},1,{unit * np.sin(i / 5)}" for i in range(60)]
+        (tmp_path / "t.csv").write_text("a,w,y\n" + "\n".join(rows))
         flags = ["--data", str(tmp_path / "t.csv"), "--target", "y", "--test-fraction", "0"]
-        module, options = kinds.KINDS[name].load(), train.options_of(name, flags)
+        module, options = kinds.KINDS[name].load(), train.options_of(name, [*flags, *weights])
         split = training.load(module, options)
         model = module.build(options, split)
-        closure = gpflow.models.training_loss_closure(model, split.train, compile=False)
-        found.append(closure().numpy() - len(rows) * np.log(unit))
+        sampled = isinstance(model, gpx.models.SGPMCFreeForm)
+        loss = gpflow.models.training_loss_closure(model, split.train, compile=False)
+        value = -model.log_posterior_density() if sampled else loss()
+        found.append(value.numpy() - len(rows) * np.log(unit))
     np.testing.assert_allclose(found, found[0], rtol=1e-6)
+
+
+def test_scores_of_small_targets_are_not_zeros(capsys) -> None:
+    report.scores({"nlpd": -11.44636, "rmse": 2.4206e-6, "error": 0.0})
+    shown = capsys.readouterr().out
+    assert "-11.4464 " in shown and "2.421e-06 " in shown and "0.0000 " in shown
 
 
 def test_a_sampler_starts_in_the_units_of_the_targets() -> None:
@@ -580,13 +591,15 @@ def test_a_sampler_starts_in_the_units_of_the_targets() -> None:
     X = rng.normal(size=(30, 2))
     Y = 50.0 + 1e-4 * X[:, :1]
     model = sgpmc_freeform.build(options, SimpleNamespace(task="regression", train=(X, Y), weights=None))
-    assert model.mean_function.c.numpy() == pytest.approx(Y.mean())
-    for parameter, start in ((model.kernel.variance, 2.0), (model.likelihood.variance, 0.1)):
-        assert parameter.numpy() == pytest.approx(start * Y.var())
-        assert np.exp(parameter.prior.loc) == pytest.approx(start * Y.var())
+    assert model.likelihood.shift.numpy() == pytest.approx(Y.mean())
+    assert model.likelihood.scale.numpy() == pytest.approx(Y.std())
+    for parameter, start in ((model.kernel.variance, 2.0), (model.likelihood.likelihood.variance, 0.1)):
+        assert parameter.numpy() == pytest.approx(start)
+        assert np.exp(parameter.prior.loc) == pytest.approx(start)
     with gpflow.config.as_context(gpflow.config.Config(float=np.float32)):
         noise = sgpmc_freeform._likelihood(SimpleNamespace(task="regression", train=(X, Y), weights=None))
-        assert noise.variance.prior.dtype == noise.variance.dtype
+        variance = noise.likelihood.variance
+        assert variance.prior.dtype == variance.dtype == noise.scale.dtype
 
 
 @pytest.mark.parametrize(

@@ -154,9 +154,10 @@ def _regression(options: argparse.Namespace, kernel: Any, split: Any, Z: Any) ->
     import gpflow
 
     from gpflow_ext.likelihoods import StudentT
-    from gpflow_ext.models import VGPKMM
     from gpflow_ext.svgp.points import ScaledInducingPoints
 
+    if options.method in EXACT and split.weights is not None:
+        return _by_sites(options, kernel, split, Z)
     Z = None if Z is None else ScaledInducingPoints(Z)
     noise = options.noise * likelihoods.variance_of_targets(split)
     mean = likelihoods.in_units_of_targets(kernel, split, options.variance)
@@ -167,15 +168,23 @@ def _regression(options: argparse.Namespace, kernel: Any, split: Any, Z: Any) ->
     else:
         likelihood = gpflow.likelihoods.Gaussian()  # whose own lower bound may be above the noise
         likelihood.variance = gpflow.Parameter(noise, transform=logarithm, trainable=not options.fixed)
-    if options.method in EXACT and split.weights is not None:  # by sites, the same bound, which takes them
-        noisy = likelihoods.weighted(split, likelihood)
-        return VGPKMM(split.train, kernel, noisy, mean, inducing_variable=Z)
     if options.method == "exact":
         return gpflow.models.GPR(split.train, kernel, mean, likelihood=likelihood)
     if options.method in COLLAPSED:
         return gpflow.models.SGPR(split.train, kernel, Z, mean_function=mean, likelihood=likelihood)
     noisy = likelihoods.weighted(split, likelihood)
     return gpflow.models.SVGP(kernel, noisy, Z, mean_function=mean, num_data=len(split.train[0]))
+
+
+def _by_sites(options: argparse.Namespace, kernel: Any, split: Any, Z: Any) -> Any:
+    """Return a model with the bound of the exact or the collapsed one, which takes weights of rows."""
+    import gpflow
+
+    from gpflow_ext.models import VGPKMM
+
+    noise = gpflow.likelihoods.Gaussian(options.noise)
+    gpflow.set_trainable(noise, not options.fixed)
+    return VGPKMM(split.train, kernel, likelihoods.standardised(split, noise), inducing_variable=Z)
 
 
 def fit_options(options: argparse.Namespace, num_rows: int) -> dict[str, Any]:
