@@ -582,7 +582,7 @@ def test_models_of_real_targets_do_not_depend_on_their_units(tmp_path: Path, nam
 def test_scores_of_small_targets_are_not_zeros(capsys) -> None:
     report.scores({"nlpd": -11.44636, "rmse": 2.4206e-6, "error": 0.0})
     shown = capsys.readouterr().out
-    assert "-11.4464 " in shown and "2.421e-06 " in shown and "0.0000 " in shown
+    assert all(f" {value} " in shown for value in ("-11.4464", "2.421e-06", "0.0000"))
 
 
 def test_a_sampler_starts_in_the_units_of_the_targets() -> None:

@@ -1,4 +1,4 @@
-"""GPflow's default float type, for code that runs before GPflow is imported."""
+"""GPflow's default float type, for code that runs before GPflow is imported, and how large numbers may be."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import sys
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
+
+_ROOM = 1e-4  # for sums over as many rows as there may be
 
 
 def default_float() -> type[Any]:
@@ -15,3 +18,8 @@ def default_float() -> type[Any]:
     if gpflow is not None:
         return gpflow.default_float()
     return np.dtype(os.environ.get("GPFLOW_FLOAT", "float64")).type
+
+
+def largest(dtype: DTypeLike) -> float:
+    """Return the size up to which sums of the squares of many numbers of a floating type are finite."""
+    return float(np.sqrt(np.finfo(dtype).max)) * _ROOM
