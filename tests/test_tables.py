@@ -578,8 +578,18 @@ def test_intervals_are_levels_where_they_are_categories():
 def test_new_rows_may_be_mappings_with_the_names_of_a_frame_that_are_numbers():
     frame = pd.DataFrame({0: [1.0, 2.0, 3.0], "y": [0.0, 0.5, 0.7]})
     X, _, split = whole(frame)
-    for rows in (frame.to_dict("records"), frame.to_dict("list")):
+    series = [row for _, row in frame.iterrows()]
+    for rows in (frame.to_dict("records"), frame.to_dict("list"), series):
         np.testing.assert_array_equal(split.treatment.inputs(rows), X)
+    np.testing.assert_array_equal(split.treatment.inputs(series[1]), X[1:2])
+
+
+def test_names_of_several_levels_are_refused():
+    frame = pd.DataFrame(np.eye(3), columns=pd.MultiIndex.from_product([["in"], ["a", "b", "y"]]))
+    assert "names of 2 levels" in problems(frame).problems[0].what
+    _, _, split = whole(pd.DataFrame({"a": [1.0, 2.0, 3.0], "y": [0.0, 0.5, 0.7]}))
+    with pytest.raises(ValueError, match="its columns have names of 2 levels"):
+        split.treatment.inputs(frame)
 
 
 @pytest.mark.parametrize(

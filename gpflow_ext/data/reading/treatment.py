@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpflow_ext.data.reading import cells, clock, dates, units
 from gpflow_ext.data.reading.cells import Floats
-from gpflow_ext.data.reading.frames import as_frame, is_frame
+from gpflow_ext.data.reading.frames import as_frame, as_row, column_names, is_frame
 from gpflow_ext.data.reading.problems import Problem, TableError, listed
 from gpflow_ext.data.reading.source import read_table
 
@@ -121,8 +121,8 @@ class Treatment:
         Parameters
         ----------
         rows
-            A data frame, a mapping from column to cells, a sequence of mappings from column to cell, or the
-            path of a table. Other columns are ignored.
+            A data frame or a row of one, a mapping from column to cells, a sequence of mappings from column to
+            cell, or the path of a table. Other columns are ignored.
 
         Returns
         -------
@@ -192,12 +192,12 @@ class Treatment:
 
 
 def _by_column(rows: Any, names: Sequence[str]) -> Mapping[str, Sequence[Any]]:
-    rows = as_frame(rows)
+    rows = as_row(as_frame(rows))
     if isinstance(rows, str | os.PathLike):
         table = read_table(rows, least_rows=1)
         rows = {name: table.column(name) for name in table.names}
     if not is_frame(rows) and not isinstance(rows, Mapping):
-        rows = list(rows) if isinstance(rows, Iterable) else [rows]
+        rows = [as_row(row) for row in rows] if isinstance(rows, Iterable) else [rows]
         if not all(isinstance(row, Mapping) for row in rows):
             raise ValueError(
                 "rows must be a data frame, a mapping of columns, a list of mappings, or a path; the type is "
@@ -223,7 +223,7 @@ def _named(row: Mapping[Any, Any]) -> Mapping[str, Any]:
 
 def _of_frame(frame: Any, names: Sequence[str]) -> Mapping[str, Sequence[Any]]:
     """Return columns by the names that a table has, which are text; those of a frame may be numbers."""
-    there = [cells.text_of(name) for name in frame.columns]
+    there = column_names(frame, "rows")
     lacking = [name for name in names if name not in there]
     doubled = [name for name in names if there.count(name) > 1]
     if doubled:
