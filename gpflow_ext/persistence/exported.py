@@ -104,7 +104,7 @@ class Exported:
         Parameters
         ----------
         rows
-            A data frame or a row of one, a mapping from column to cells, a sequence of mappings from column to
+            A data frame or a row of it, a mapping from column to cells, a list of mappings from column to
             cell, or the path of a table; see `Treatment.inputs` for what cells may hold. Other columns are
             ignored.
         exposure

@@ -121,7 +121,7 @@ class Treatment:
         Parameters
         ----------
         rows
-            A data frame or a row of one, a mapping from column to cells, a sequence of mappings from column to
+            A data frame or a row of it, a mapping from column to cells, a list of mappings from column to
             cell, or the path of a table. Other columns are ignored.
 
         Returns
