@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpflow_ext.data.reading import clock
-from gpflow_ext.data.reading.cells import SPACE, Floats
+from gpflow_ext.data.reading.cells import Floats
+from gpflow_ext.data.reading.marks import IN_DATES, SPACE
 
 MONTHS = {
     stem: month
@@ -46,7 +47,6 @@ BEHIND = "^.*:.*-.*$"
 _COMPILED = {order: re.compile(pattern) for order, pattern in PATTERNS.items()}
 _HALVES = tuple(map(re.compile, HALVES))
 _BEHIND = re.compile(BEHIND)
-_MARKS = {"ymd": "-", "dmy": ".", "mdy": "/"}
 _NTH = f"{_NUMBER}(?:st|nd|rd|th)?"
 _PLAIN = (
     ("ymd", rf"{_YEAR}[-/.]{_NUMBER}[-/. ]{_NUMBER}"),
@@ -67,7 +67,7 @@ def _rewritten(order: str) -> list[tuple[str, str]]:
     for fields, pattern in _PLAIN:
         if fields not in _OWN[order]:
             place = {"d": "1"} | {field: rf"\{n}" for n, field in enumerate(fields, 1)}
-            text = _MARKS[order].join(place[field] for field in order)
+            text = IN_DATES[order].join(place[field] for field in order)
             found.append((rf"(?i)^{_DAY_OF_WEEK}{pattern}((?:T|,? |Z).*)?$", rf"{text}\{len(fields) + 1}"))
     return found
 
@@ -159,7 +159,7 @@ def written(value: Any, order: str) -> str:
     if getattr(value, "tzinfo", None) is not None:
         value = value.astimezone(datetime.timezone.utc)
     fields = {"y": f"{value.year:04d}", "m": f"{value.month:02d}", "d": f"{value.day:02d}"}
-    date = _MARKS[order].join(fields[part] for part in order)
+    date = IN_DATES[order].join(fields[part] for part in order)
     return f"{date}T{value.strftime('%H:%M:%S.%f')}" if hasattr(value, "hour") else date
 
 

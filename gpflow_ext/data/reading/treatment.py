@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from gpflow_ext.data.reading import cells, clock, dates, units
 from gpflow_ext.data.reading.cells import Floats
 from gpflow_ext.data.reading.frames import as_frame, as_row, column_names, is_frame
+from gpflow_ext.data.reading.marks import SPACE
 from gpflow_ext.data.reading.problems import Problem, TableError, listed
 from gpflow_ext.data.reading.source import read_table
 
@@ -90,7 +91,7 @@ class Column:
         if self.kind == "time":
             return clock.hours(column)[:, None]
         place = {level: float(number) for number, level in enumerate(self.levels)}
-        codes = np.array([place.get(cell.strip(cells.SPACE), np.nan) for cell in column])[:, None]
+        codes = np.array([place.get(cell.strip(SPACE), np.nan) for cell in column])[:, None]
         if self.kind == "ordinal":
             return codes
         coded = np.equal(codes, np.arange(len(self.levels))).astype(np.float64)
