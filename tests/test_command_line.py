@@ -752,6 +752,13 @@ main(["train"])
     assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
 
 
+def test_an_interruption_while_numpy_is_imported_is_one() -> None:
+    """NumPy's C code imports datetime, and reports what happens there as an installation that is broken."""
+    code = "import sys, gpflow_ext.cli; print('datetime' in sys.modules, 'numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True False\n"
+
+
 @pytest.mark.slow  # its model is built, and its likelihood trained, in every run
 def test_events_are_counted_and_their_intensity_is_exported(folder: Path) -> None:
     table = ("--data", "quakes.csv", "--target", "lon", "lat", "--task", "events", "--bins", "5")
