@@ -613,9 +613,16 @@ def test_the_next_command_predicts_the_table(data, shown, capsys) -> None:
 
 def test_a_file_that_is_no_text_is_refused_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "t.parquet").write_bytes(b"PAR1\x15\x04\x15\x80")
-    with pytest.raises(ValueError, match="is not text in UTF-8"):  # noqa: SIM117
+    with pytest.raises(ValueError, match="it is Parquet and not UTF-8 text"):  # noqa: SIM117
         with streams.reading(tmp_path / "t.parquet") as (text, _):
             text.read()
+
+
+def test_standard_input_is_refused_by_its_flag(folder: Path) -> None:
+    shown = command(folder, "train", "--data", "-", code=2)
+    assert shown.startswith("error: argument --data: standard input is not read: write the table to a file")
+    shown = command(folder, "predict", "--model", ".", "--data", "-", "--out", "-", code=2)
+    assert shown == "error: --data - is read twice: write the table to a file, and name that.\n"
 
 
 def test_a_refused_run_leaves_the_flags_of_the_one_that_is_there(tmp_path: Path) -> None:
