@@ -620,7 +620,7 @@ def test_a_file_that_is_no_text_is_refused_by_its_name(tmp_path: Path) -> None:
 
 def test_standard_input_is_refused_by_its_flag(folder: Path) -> None:
     shown = command(folder, "train", "--data", "-", code=2)
-    assert shown.startswith("error: argument --data: standard input is not read: write the table to a file")
+    assert shown == "error: --data -: standard input is not read: write the table to a file, and name that.\n"
     shown = command(folder, "predict", "--model", ".", "--data", "-", "--out", "-", code=2)
     assert shown == "error: --data - is read twice: write the table to a file, and name that.\n"
 

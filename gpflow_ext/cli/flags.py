@@ -89,15 +89,6 @@ def above_zero(text: str) -> float:
     return value
 
 
-def file(text: str) -> str:
-    """Return what names a file or a data set: not standard input, which would have to be read twice."""
-    if text == "-":
-        raise argparse.ArgumentTypeError(
-            "standard input is not read: write the table to a file, and name that"
-        )
-    return text
-
-
 def share(text: str) -> float:
     """Return a share of rows in [0, 1)."""
     try:
@@ -156,7 +147,6 @@ def add_data(
     shown = f" (default: {default})" if default and not required else ""
     data.add_argument(
         "--data",
-        type=file,
         default=None if required else default,
         required=required,
         metavar="NAME|FILE",
