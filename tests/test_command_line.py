@@ -579,6 +579,18 @@ def test_models_of_real_targets_do_not_depend_on_their_units(tmp_path: Path, nam
     np.testing.assert_allclose(found, found[0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("precision", [[], ["--float32"]])
+def test_targets_without_noise_have_scores(tmp_path: Path, precision: list[str]) -> None:
+    """As those of a simulation: the noise would become next to nothing, and predicted densities NaN."""
+    X = np.random.default_rng(0).uniform(-3.0, 3.0, (120, 2))
+    Y = 1000.0 + 50.0 * np.sin(X[:, 0]) + 30.0 * X[:, 1]
+    np.savetxt(tmp_path / "t.csv", np.column_stack([X, Y]), delimiter=",", header="a,b,y", comments="")
+    train = ["train", "--data", "t.csv", "--target", "y", "--model", "gpr"]
+    shown = command(tmp_path, *train, *precision)
+    assert float(re.search(r"rmse +│ (\S+)", shown)[1]) < 0.2
+    assert "--fixed leaves nothing to train" in command(tmp_path, *train, "--fixed", code=2)
+
+
 def test_scores_of_small_targets_are_not_zeros(capsys) -> None:
     report.scores({"nlpd": -11.44636, "rmse": 2.4206e-6, "error": 0.0})
     shown = capsys.readouterr().out
