@@ -7,7 +7,6 @@ import sys
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 _ROOM = 1e-4  # for sums over as many rows as there may be
 
@@ -20,6 +19,6 @@ def default_float() -> type[Any]:
     return np.dtype(os.environ.get("GPFLOW_FLOAT", "float64")).type
 
 
-def largest(dtype: DTypeLike) -> float:
+def largest(dtype: np.dtype[Any] | type[Any]) -> float:
     """Return the size up to which sums of the squares of many numbers of a floating type are finite."""
     return float(np.sqrt(np.finfo(dtype).max)) * _ROOM

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from gpflow_ext.data.datasets.raw import Raw
 from gpflow_ext.data.datasets.split import Floats, Rows
@@ -37,7 +37,7 @@ def ways(missing: Any) -> Ways:
     return frozenset(words)
 
 
-def too_large(raw: Raw, dtype: DTypeLike) -> list[Problem]:
+def too_large(raw: Raw, dtype: np.dtype[Any]) -> list[Problem]:
     """Return the columns that hold infinite inputs, or targets of a floating type without a finite square."""
     problems = []
     of_inputs = (
