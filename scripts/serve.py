@@ -1,7 +1,7 @@
 """Serve an exported model over HTTP: see --help.
 
 It needs neither gpflow nor the rest of gpflow_ext: only TensorFlow, Starlette, uvicorn, prometheus-client, and of the
-package the folders ``server`` and ``persistence/verify``.
+package the folders ``server`` and ``persistence/verify`` and the file ``data/reading/marks.py``.
 """
 
 import os

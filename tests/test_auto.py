@@ -798,6 +798,7 @@ def test_raw_rows_are_mappings_too_and_arrays_have_the_columns_of_the_table(
     expected = best.predict(X[:2])
     np.testing.assert_array_equal(best.predict(rows), expected)
     np.testing.assert_array_equal(best.predict([{n: rows[n][i] for n in names} for i in range(2)]), expected)
+    np.testing.assert_array_equal(best.predict(pandas.DataFrame(rows).iloc[0]), expected[:1])
     file = tmp_path / "rows.csv"
     pandas.DataFrame(rows).to_csv(file, index=False)
     for path in (file, str(file)):

@@ -558,20 +558,43 @@ def test_noise_is_in_the_kernel_where_it_is_asked_for() -> None:
         kernels.noisy_kernel(options, 2)
 
 
-@pytest.mark.parametrize("name", ["gpr", "sgpr", "svgp", "svgp-student-t"])
+@pytest.mark.parametrize(
+    "name",
+    ["gpr", "sgpr", "svgp", "svgp-student-t", "gpr --weights w", "sgpr --weights w", "sgpmc-free-form"],
+)
 def test_models_of_real_targets_do_not_depend_on_their_units(tmp_path: Path, name: str) -> None:
     """Not with house prices, nor with micrometres in metres: but for the units the objective is the same."""
-    found = []
+    found, (name, *weights) = [], name.split()
     for unit in (1.0, 1e-7, 1e7):
-        rows = [f"{i / 30},{unit * np.sin(i / 5)}" for i in range(60)]
-        (tmp_path / "t.csv").write_text("a,y\n" + "\n".join(rows))
+        rows = [f"{i / 30},1,{unit * np.sin(i / 5)}" for i in range(60)]
+        (tmp_path / "t.csv").write_text("a,w,y\n" + "\n".join(rows))
         flags = ["--data", str(tmp_path / "t.csv"), "--target", "y", "--test-fraction", "0"]
-        module, options = kinds.KINDS[name].load(), train.options_of(name, flags)
+        module, options = kinds.KINDS[name].load(), train.options_of(name, [*flags, *weights])
         split = training.load(module, options)
         model = module.build(options, split)
-        closure = gpflow.models.training_loss_closure(model, split.train, compile=False)
-        found.append(closure().numpy() - len(rows) * np.log(unit))
+        sampled = isinstance(model, gpx.models.SGPMCFreeForm)
+        loss = gpflow.models.training_loss_closure(model, split.train, compile=False)
+        value = -model.log_posterior_density() if sampled else loss()
+        found.append(value.numpy() - len(rows) * np.log(unit))
     np.testing.assert_allclose(found, found[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("precision", [[], ["--float32"]])
+def test_targets_without_noise_have_scores(tmp_path: Path, precision: list[str]) -> None:
+    """As those of a simulation: the noise would become next to nothing, and predicted densities NaN."""
+    X = np.random.default_rng(0).uniform(-3.0, 3.0, (120, 2))
+    Y = 1000.0 + 50.0 * np.sin(X[:, 0]) + 30.0 * X[:, 1]
+    np.savetxt(tmp_path / "t.csv", np.column_stack([X, Y]), delimiter=",", header="a,b,y", comments="")
+    train = ["train", "--data", "t.csv", "--target", "y", "--model", "gpr"]
+    shown = command(tmp_path, *train, *precision)
+    assert float(re.search(r"rmse +│ (\S+)", shown)[1]) < 0.2
+    assert "--fixed leaves nothing to train" in command(tmp_path, *train, "--fixed", code=2)
+
+
+def test_scores_of_small_targets_are_not_zeros(capsys) -> None:
+    report.scores({"nlpd": -11.44636, "rmse": 2.4206e-6, "error": 0.0})
+    shown = capsys.readouterr().out
+    assert all(f" {value} " in shown for value in ("-11.4464", "2.421e-06", "0.0000"))
 
 
 def test_a_sampler_starts_in_the_units_of_the_targets() -> None:
@@ -580,13 +603,15 @@ def test_a_sampler_starts_in_the_units_of_the_targets() -> None:
     X = rng.normal(size=(30, 2))
     Y = 50.0 + 1e-4 * X[:, :1]
     model = sgpmc_freeform.build(options, SimpleNamespace(task="regression", train=(X, Y), weights=None))
-    assert model.mean_function.c.numpy() == pytest.approx(Y.mean())
-    for parameter, start in ((model.kernel.variance, 2.0), (model.likelihood.variance, 0.1)):
-        assert parameter.numpy() == pytest.approx(start * Y.var())
-        assert np.exp(parameter.prior.loc) == pytest.approx(start * Y.var())
+    assert model.likelihood.shift.numpy() == pytest.approx(Y.mean())
+    assert model.likelihood.scale.numpy() == pytest.approx(Y.std())
+    for parameter, start in ((model.kernel.variance, 2.0), (model.likelihood.likelihood.variance, 0.1)):
+        assert parameter.numpy() == pytest.approx(start)
+        assert np.exp(parameter.prior.loc) == pytest.approx(start)
     with gpflow.config.as_context(gpflow.config.Config(float=np.float32)):
         noise = sgpmc_freeform._likelihood(SimpleNamespace(task="regression", train=(X, Y), weights=None))
-        assert noise.variance.prior.dtype == noise.variance.dtype
+        variance = noise.likelihood.variance
+        assert variance.prior.dtype == variance.dtype == noise.scale.dtype
 
 
 @pytest.mark.parametrize(
@@ -600,9 +625,16 @@ def test_the_next_command_predicts_the_table(data, shown, capsys) -> None:
 
 def test_a_file_that_is_no_text_is_refused_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "t.parquet").write_bytes(b"PAR1\x15\x04\x15\x80")
-    with pytest.raises(ValueError, match="is not text in UTF-8"):  # noqa: SIM117
+    with pytest.raises(ValueError, match="it is Parquet and not UTF-8 text"):  # noqa: SIM117
         with streams.reading(tmp_path / "t.parquet") as (text, _):
             text.read()
+
+
+def test_standard_input_is_refused_by_its_flag(folder: Path) -> None:
+    shown = command(folder, "train", "--data", "-", code=2)
+    assert shown == "error: --data -: standard input is not read: write the table to a file, and name that.\n"
+    shown = command(folder, "predict", "--model", ".", "--data", "-", "--out", "-", code=2)
+    assert shown == "error: --data - is read twice: write the table to a file, and name that.\n"
 
 
 def test_a_refused_run_leaves_the_flags_of_the_one_that_is_there(tmp_path: Path) -> None:
@@ -737,6 +769,13 @@ main(["train"])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
+
+
+def test_an_interruption_while_numpy_is_imported_is_one() -> None:
+    """NumPy's C code imports datetime, and reports what happens there as an installation that is broken."""
+    code = "import sys, gpflow_ext.cli; print('datetime' in sys.modules, 'numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True False\n"
 
 
 @pytest.mark.slow  # its model is built, and its likelihood trained, in every run

@@ -87,6 +87,11 @@ BROKEN = {
         r"column 'c' holds text, such as 'red'.*one_hot=\['c'\]",
     ),
     "infinite input": ("a,b,y\n1,2,0\n2,-inf,1\n3,4,0\n", {}, r"line 3, column 'b' is infinite"),
+    "target without a square": (
+        "a,y\n1,0.5\n2,1e300\n3,1.5\n",
+        {},
+        r"line 3, column 'y' is 1e\+300, whose square",
+    ),
     "infinite target": ("a,y\n1,0.5\n2,inf\n3,1.5\n", {}, r"line 3, column 'y' is infinite"),
     "missing": ("a,b,y\n1,2,0\n2,,1\nNaN,,0\n", {}, r"3 values are missing in 2 rows.*line 3, column 'b'"),
     "missing target": ("a,y\n1,0.1\n2,\n3,0.3\n", {"missing": "mean"}, r"target 'y' is missing in line 3"),

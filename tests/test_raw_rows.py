@@ -21,7 +21,7 @@ from hostile import Edited, into_function
 from test_tables import ASKED, MESSY
 
 import gpflow_ext as gpx
-from gpflow_ext.data.reading import cells
+from gpflow_ext.data.reading import cells, marks
 from gpflow_ext.data.reading.treatment import Column, Treatment
 from gpflow_ext.persistence import raw_rows
 from gpflow_ext.persistence.card import model_card
@@ -448,7 +448,7 @@ def test_the_server_names_words_that_training_has_not_seen(client, served):
     assert "unseen" not in client.post("/predict", json=one | {"colour": "blue"}).json()
     assert "unseen" in html.unescape(client.get("/").text)
     column = {"kind": "one-hot", "name": "a", "tensor": "a", "levels": ["x"]}
-    for mark in (*cells._MISSING, "NA", " nan\v", "-", "none"):  # the server has its own list of these
+    for mark in (*marks.MISSING, "NA", " nan\v", "-", "none"):
         assert (unseen([column], {"a": [mark]}) == {}) == cells.is_missing(mark)
 
 

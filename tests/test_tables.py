@@ -355,6 +355,31 @@ def test_dates_are_days_since_the_first(write, written, options, days, order):
 
 
 @pytest.mark.parametrize(
+    "trained", [["2020-03", "2020-05"], ["13.3.2020", "1.5.2020"], ["3/13/2020", "5/1/2020"]]
+)
+def test_new_dates_may_be_in_any_form_that_has_one_meaning(write, trained):
+    path = write("a,y\n" + "".join(f"{cell},{i / 7}\n" for i, cell in enumerate(trained * 5)))
+    _, _, split = whole(path)
+    column = split.treatment.columns[0]
+    plain = [
+        "2020-03-05",
+        "2020-03",
+        "Mar 2020",
+        "5 Mar 2020",
+        "Mar 5th, 2020",
+        "2020Mar-5",
+        "Q1 2020 ",
+        "2020 Mar",
+    ]
+    expected = np.array([5, 1, 1, 5, 5, 5, -59, 1]) + dates.julian_day(2020, 3, 1) - 1 - column.origin
+    np.testing.assert_array_equal(column.values(plain)[:, 0], expected)
+    timed = [f"{cell.strip()} 6:00 pm" for cell in plain]
+    np.testing.assert_array_equal(column.values(timed)[:, 0], expected + 0.75)
+    others = {"ymd": "5.3.2020", "dmy": "3/25/2020", "mdy": "25/3/2020"}
+    assert np.isnan(column.values([others[column.date_order], "Mar 32 2020", "May"])).all()
+
+
+@pytest.mark.parametrize(
     ("written", "said"),
     [
         (["1/2/20", "3/4/21"], "looks like dates, such as '1/2/20', in no one form"),
@@ -578,8 +603,18 @@ def test_intervals_are_levels_where_they_are_categories():
 def test_new_rows_may_be_mappings_with_the_names_of_a_frame_that_are_numbers():
     frame = pd.DataFrame({0: [1.0, 2.0, 3.0], "y": [0.0, 0.5, 0.7]})
     X, _, split = whole(frame)
-    for rows in (frame.to_dict("records"), frame.to_dict("list")):
+    series = [row for _, row in frame.iterrows()]
+    for rows in (frame.to_dict("records"), frame.to_dict("list"), series):
         np.testing.assert_array_equal(split.treatment.inputs(rows), X)
+    np.testing.assert_array_equal(split.treatment.inputs(series[1]), X[1:2])
+
+
+def test_names_of_several_levels_are_refused():
+    frame = pd.DataFrame(np.eye(3), columns=pd.MultiIndex.from_product([["in"], ["a", "b", "y"]]))
+    assert "names of 2 levels" in problems(frame).problems[0].what
+    _, _, split = whole(pd.DataFrame({"a": [1.0, 2.0, 3.0], "y": [0.0, 0.5, 0.7]}))
+    with pytest.raises(ValueError, match="its columns have names of 2 levels"):
+        split.treatment.inputs(frame)
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,19 @@ def mean_of_counts(split: Any) -> Any:
     return mean
 
 
+def standardised(split: Any, likelihood: Any) -> Any:
+    """Return a likelihood of real targets whose latent functions are in units of the targets' deviation.
+
+    So that neither the start, the steps nor the jitter depend on the units of the table.
+    """
+    from gpflow_ext import likelihoods
+    from gpflow_ext.data.datasets import Scaler
+
+    Y, weight = split.train[1], None if split.weights is None else split.train[1][:, -1]
+    scaler = Scaler.fit(Y[:, :1], weight)
+    return weighted(split, likelihoods.Standardised(likelihood, scaler.mean, scaler.scale))
+
+
 def variance_of_targets(split: Any) -> float:
     """Return the variance of real targets in the training rows."""
     return float(_moments(split)[1].item())

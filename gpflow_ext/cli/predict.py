@@ -299,6 +299,8 @@ def parser(prog: str | None = "gpflow-ext predict") -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None, prog: str | None = "gpflow-ext predict") -> None:
     """Predict from the command line."""
     options = parser(prog).parse_args(arguments)
+    if is_stream(options.data):
+        raise ValueError(f"--data {options.data} is read twice: write the table to a file, and name that.")
     if not options.data.is_file():
         raise FileNotFoundError(f"there is no file {options.data}.")
     if not options.model.is_dir():

@@ -65,7 +65,12 @@ def training(result: Any, objective: str) -> None:
 def scores(metrics: Mapping[str, float], title: str = "test rows") -> None:
     """Print the scores on the test rows, if there are any."""
     if metrics:
-        table(title, ("score", "value"), [(name, f"{value:.4f}") for name, value in metrics.items()])
+        table(title, ("score", "value"), [(name, _number(value)) for name, value in metrics.items()])
+
+
+def _number(value: float) -> str:
+    """Return four decimals of a number, and as many digits where these would be zeros."""
+    return f"{value:.4g}" if 0.0 < abs(value) < 0.01 else f"{value:.4f}"
 
 
 def next_commands(*commands: Sequence[object]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import datetime  # noqa: F401  # NumPy's import of it in C turns an interruption into an ImportError
 import importlib
 import io
 import logging

@@ -14,6 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from gpflow_ext.data.reading.problems import TableError
+from gpflow_ext.data.reading.text import BEGINNING, not_utf8
+
 _PACKED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _STANDARD = (Path("-"), Path("/dev/stdout"))
 
@@ -53,7 +56,8 @@ def reading(path: Path) -> Iterator[tuple[TextIO, Any]]:
         try:
             yield text, raw
         except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is not text in UTF-8 ({error}): save it as CSV.") from error
+            content.seek(0)
+            raise TableError(str(path), [not_utf8(path, content.read(BEGINNING))]) from error
         except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
             if unpacked is None or getattr(error, "errno", None) is not None:
                 raise

@@ -57,6 +57,8 @@ def _read(options: argparse.Namespace, task: str | None) -> Any:
 
     import gpflow_ext as gpx
 
+    if options.data == "-":
+        raise ValueError("--data -: standard input is not read: write the table to a file, and name that.")
     return gpx.datasets.load(
         options.data,
         target=_target(options),

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from gpflow_ext.data.reading.cells import SPACE, is_missing
+from gpflow_ext.data.reading.cells import is_missing
+from gpflow_ext.data.reading.marks import SPACE
 from gpflow_ext.data.reading.problems import listed
 
 _SHOWN = 5

@@ -13,10 +13,10 @@ from gpflow.models import GPMC, GPR, GPRFITC, SGPR, VGP, VGPOpperArchambeau
 from gpflow.models.util import inducingpoint_wrapper
 
 from gpflow_ext.data.arguments import check_kind
+from gpflow_ext.data.float_type import largest
 
 Array = npt.NDArray[Any]
 _OF_ONE_OUTPUT = GPR, SGPR, GPRFITC, VGP, VGPOpperArchambeau, GPMC
-_ROOM = 1e-4  # for sums over as many rows as there may be
 
 
 def check_data(data: tuple[Any, Any], *, gaps: bool = False) -> tuple[Array, Array]:
@@ -277,7 +277,7 @@ def _check_finite(raw: Array, name: str) -> None:
 
 def check_size(values: Array, name: str) -> None:
     """Raise ``ValueError`` where sums of the squares of values [N, R] could overflow; NaN passes."""
-    most = np.sqrt(np.finfo(gpflow.default_float()).max) * _ROOM
+    most = largest(gpflow.default_float())
     bad = np.argwhere(np.abs(values) > most)
     if len(bad):
         row, column = bad[0]

@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from gpflow_ext.data import datasets
 from gpflow_ext.data.datasets.targets import CLASSIFICATION, values_of
-from gpflow_ext.data.reading.cells import text_of
-from gpflow_ext.data.reading.frames import as_frame
+from gpflow_ext.data.reading.frames import as_frame, column_names
 from gpflow_ext.data.reading.problems import listed
 from gpflow_ext.estimators import averaging, conditioning, halving, ladder, larger, reasons, refit
 from gpflow_ext.estimators.candidates import candidates, on_minibatches
@@ -198,7 +197,7 @@ def _classes(table: Any, split: datasets.Split) -> npt.NDArray[Any] | None:
         return None
     given = table[1] if isinstance(table, tuple) else None
     if hasattr(table, "columns"):
-        given = table.iloc[:, [text_of(name) for name in table.columns].index(split.target)]
+        given = table.iloc[:, column_names(table).index(split.target)]
     return values_of(split.labels, given)
 
 
@@ -207,6 +206,8 @@ def _frame(X: Any, y: Any) -> tuple[Any, Any]:
     import pandas
 
     named = hasattr(X, "columns")
+    if named:
+        column_names(X, "X")  # which are of one level
     values = X if named else np.asarray(X)
     if values.ndim not in (1, 2):
         fix = "give X.toarray()" if hasattr(X, "toarray") else f"its shape is {values.shape}"

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from gpflow_ext import _html
 from gpflow_ext.data import datasets
 from gpflow_ext.data.datasets.targets import CLASSIFICATION, names_of
+from gpflow_ext.data.reading.frames import as_row
 from gpflow_ext.data.reading.problems import listed
 from gpflow_ext.data.reading.treatment import Column, Treatment
 from gpflow_ext.estimators.base import Array, GPEstimator
@@ -149,7 +150,7 @@ class Auto:
         if treatment is None:
             return self.split.scaler.transform(rows)
         one = rows[0] if isinstance(rows, list) and rows else rows
-        if hasattr(rows, "columns") or isinstance(one, Mapping):
+        if hasattr(rows, "columns") or isinstance(as_row(one), Mapping):
             return self.split.inputs(rows)
         import pandas
 

@@ -104,8 +104,9 @@ class Exported:
         Parameters
         ----------
         rows
-            A data frame, a mapping from column to cells, a sequence of mappings from column to cell, or the
-            path of a table; see `Treatment.inputs` for what cells may hold. Other columns are ignored.
+            A data frame or a row of it, a mapping from column to cells, a list of mappings from column to
+            cell, or the path of a table; see `Treatment.inputs` for what cells may hold. Other columns are
+            ignored.
         exposure
             [N], as of ``predict``.
 

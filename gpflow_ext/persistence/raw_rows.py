@@ -138,10 +138,10 @@ def _trial(treatment: Treatment) -> dict[str, np.ndarray[Any, Any]]:
             centre = column.fill[0] if column.fill else 1.0
             values: list[Any] = [None, *(centre * (1 + k / _ROWS) for k in range(_ROWS - 1))]
         elif column.kind == "date":
-            days = [first + datetime.timedelta(days=37 * k) for k in range(_ROWS - 6)]
+            days = [first + datetime.timedelta(days=37 * k) for k in range(_ROWS - 7)]
             written = [dates.written(day, column.date_order) for day in days]
-            named = ["2001Q3", "3 March 2001, 12:05 am", "Sept 2001"]
-            values = ["", "31.02.2000", f"{written.pop()}T01:30-03:30", *named, *written, "soon"]
+            plain = ["2001Q3", "3 March 2001, 12:05 am", "Sept 2001", "2001-02-03T04:05"]
+            values = ["", "31.02.2000", f"{written.pop()}T01:30-03:30", *plain, *written, "soon"]
         elif column.kind == "time":
             later = [f"{1 + 5 * k % 12}:{7 * k % 60:02d}" for k in range(_ROWS - 5)]
             values = ["", "24:00", "12:30:15.5 am", "12 am", f"{later.pop()} PM", *later, "noon"]
@@ -183,6 +183,8 @@ def _values(column: Column, bare: tf.Tensor, gaps: tf.Tensor) -> tf.Tensor:
 def _days(column: Column, bare: tf.Tensor) -> tf.Tensor:
     """Return the days since the origin of the column, NaN where a cell is not a date."""
     pattern = dates.PATTERNS[column.date_order]
+    for other, text in dates.REWRITTEN[column.date_order]:
+        bare = tf.strings.regex_replace(bare, other, text)
     fits = tf.strings.regex_full_match(bare, pattern)
     stand_in = dates.written(datetime.date(2000, 1, 1), column.date_order)
     safe, part = _parts(bare, fits, pattern, stand_in)

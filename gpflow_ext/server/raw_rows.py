@@ -11,16 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpflow_ext.data.reading.marks import IN_DATES, MISSING, SPACE
+
 from .limits import ERRORS, SAID, Limits, RefusedError, shown
 
 Array = npt.NDArray[Any]
 RAW = "predict_raw"
 RAW_COUNTS = "predict_raw_counts"
 _ORDINAL = 1_721_425  # Julian day numbers are so much above the ordinals of Python
-_MARKS = {"ymd": "-", "dmy": ".", "mdy": "/"}
-_SPACE = " \t\n\v\f\r"  # that the graph strips
-_ERRORS = ("#div/0!", "#value!", "#ref!", "#num!", "#null!", "#calc!", "#spill!", "#error!", "#name?")
-_MISSING = frozenset(["", "?", "na", "n/a", "#n/a", "nan", "null", *_ERRORS])  # stripped, in small letters
 _LAST_MINUTE = 24 * 60 - 1  # of a day
 _LARGEST = int(np.finfo(np.float64).max)
 
@@ -127,8 +125,8 @@ def unseen(columns: Sequence[Mapping[str, Any]], cells: Mapping[str, Array]) -> 
     found: dict[str, list[str]] = {}
     for column in columns:
         if column["kind"] == "one-hot":
-            words = {cell.strip(_SPACE) for cell in cells[column["tensor"]]} - {*column["levels"]}
-            strange = sorted(word[:SAID] for word in words if word.lower() not in _MISSING)
+            words = {cell.strip(SPACE) for cell in cells[column["tensor"]]} - {*column["levels"]}
+            strange = sorted(word[:SAID] for word in words if word.lower() not in MISSING)
             found |= {column["name"]: strange[:ERRORS]} if strange else {}
     return found
 
@@ -194,4 +192,4 @@ def _cell(column: Mapping[str, Any], values: Mapping[str, float]) -> Any:
     day = column["origin"] - _ORDINAL + round(values[name])
     date = datetime.date.fromordinal(min(max(day, 1), datetime.date.max.toordinal()))
     fields = {"y": f"{date.year:04d}", "m": f"{date.month:02d}", "d": f"{date.day:02d}"}
-    return _MARKS[column["date_order"]].join(fields[part] for part in column["date_order"])
+    return IN_DATES[column["date_order"]].join(fields[part] for part in column["date_order"])

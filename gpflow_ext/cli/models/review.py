@@ -40,6 +40,7 @@ METHODS = (
     *QUADRATIC, *EXACT, "svi-natural", "svi-lbfgsb", "svi-fg", "svi-sag", "svi-classification", "student-t"
 )  # fmt: skip
 TASKS = ("binary", "multiclass", "ordinal", "counts", "regression")
+_LEAST_NOISE = 1e-6, 1e-5  # in double and single precision, a share of the targets' variance
 _LEVELS = ("binary", "multiclass", "ordinal")
 
 
@@ -106,6 +107,10 @@ def check(options: argparse.Namespace, split: Any) -> None:
         if method == "exact":
             raise ValueError("--inducing is for the other methods; exact has no inducing points.")
         kernels.check_inducing(options.inducing, len(split.train[0]), "--inducing")
+    if options.fixed and method in EXACT and options.weights is None:
+        raise ValueError(
+            "--fixed leaves nothing to train: this model has hyperparameters alone. Take it out."
+        )
     if split.task == "regression" and not 0.0 < options.noise < math.inf:
         raise ValueError(f"--noise must be positive; got {options.noise}.")
 
@@ -154,28 +159,47 @@ def _regression(options: argparse.Namespace, kernel: Any, split: Any, Z: Any) ->
     import gpflow
 
     from gpflow_ext.likelihoods import StudentT
-    from gpflow_ext.models import VGPKMM
     from gpflow_ext.svgp.points import ScaledInducingPoints
 
+    if options.method in EXACT and split.weights is not None:
+        return _by_sites(options, kernel, split, Z)
     Z = None if Z is None else ScaledInducingPoints(Z)
-    noise = options.noise * likelihoods.variance_of_targets(split)
+    spread = likelihoods.variance_of_targets(split)
+    noise = options.noise * spread
     mean = likelihoods.in_units_of_targets(kernel, split, options.variance)
     logarithm = gpflow.utilities.positive(base="exp")
+    above = gpflow.utilities.positive(_least_noise(options) * spread, base="exp")
     if options.method == "student-t":
         likelihood: Any = StudentT(df=4.0)
         likelihood.scale = gpflow.Parameter(noise**0.5, transform=logarithm, trainable=not options.fixed)
     else:
         likelihood = gpflow.likelihoods.Gaussian()  # whose own lower bound may be above the noise
-        likelihood.variance = gpflow.Parameter(noise, transform=logarithm, trainable=not options.fixed)
-    if options.method in EXACT and split.weights is not None:  # by sites, the same bound, which takes them
-        noisy = likelihoods.weighted(split, likelihood)
-        return VGPKMM(split.train, kernel, noisy, mean, inducing_variable=Z)
+        likelihood.variance = gpflow.Parameter(noise, transform=above, trainable=not options.fixed)
     if options.method == "exact":
         return gpflow.models.GPR(split.train, kernel, mean, likelihood=likelihood)
     if options.method in COLLAPSED:
         return gpflow.models.SGPR(split.train, kernel, Z, mean_function=mean, likelihood=likelihood)
     noisy = likelihoods.weighted(split, likelihood)
     return gpflow.models.SVGP(kernel, noisy, Z, mean_function=mean, num_data=len(split.train[0]))
+
+
+def _least_noise(options: argparse.Namespace) -> float:
+    """Return the least noise as a share of the targets' variance, below what training starts from.
+
+    Without noise the covariance is singular, and of predictions that are certain nothing is left but rounding.
+    """
+    return min(_LEAST_NOISE[options.float32], 0.5 * options.noise)
+
+
+def _by_sites(options: argparse.Namespace, kernel: Any, split: Any, Z: Any) -> Any:
+    """Return a model with the bound of the exact or the collapsed one, which takes weights of rows."""
+    import gpflow
+
+    from gpflow_ext.models import VGPKMM
+
+    noise = gpflow.likelihoods.Gaussian(options.noise, variance_lower_bound=_least_noise(options))
+    gpflow.set_trainable(noise, not options.fixed)
+    return VGPKMM(split.train, kernel, likelihoods.standardised(split, noise), inducing_variable=Z)
 
 
 def fit_options(options: argparse.Namespace, num_rows: int) -> dict[str, Any]:

@@ -83,9 +83,6 @@ def build(options: argparse.Namespace, split: Any) -> Any:
 
     X, _ = split.train
     kernel = kernels.kernel(options, X.shape[1])
-    mean = likelihoods.mean_of_counts(split)
-    if split.task == "regression":
-        mean = likelihoods.in_units_of_targets(kernel, split, options.variance)
     for parameter in (kernel.variance, kernel.lengthscales):
         start = tf.convert_to_tensor(parameter)
         parameter.prior = tfp.distributions.LogNormal(tf.math.log(start), tf.ones_like(start))
@@ -93,7 +90,7 @@ def build(options: argparse.Namespace, split: Any) -> Any:
         split.train,
         kernel,
         _likelihood(split),
-        mean,
+        likelihoods.mean_of_counts(split),
         num_latent_gps=len(split.labels) if split.task == "multiclass" else None,
         inducing_variable=kernels.centres(options.inducing, X, options.seed),
     )
@@ -109,11 +106,11 @@ def _likelihood(split: Any) -> Any:
 
     if split.task != "regression":
         return likelihoods.probit(split, epsilon=1e-3)
-    start = gpflow.utilities.to_default_float(0.1 * likelihoods.variance_of_targets(split))
+    start = gpflow.utilities.to_default_float(0.1)  # of the variance of the targets
     noise: Any = gpflow.likelihoods.Gaussian()
     noise.variance = gpflow.Parameter(start, transform=gpflow.utilities.positive(base="exp"))
     noise.variance.prior = tfp.distributions.LogNormal(tf.math.log(start), tf.ones_like(start))
-    return likelihoods.weighted(split, noise)
+    return likelihoods.standardised(split, noise)
 
 
 def fit(options: argparse.Namespace, model: Any, split: Any, steps: int | None, **shared: Any) -> Any:

@@ -16,7 +16,7 @@ from gpflow_ext.data.datasets.events import count_events
 from gpflow_ext.data.datasets.raw import Raw, Request, check_columns
 from gpflow_ext.data.datasets.targets import CLASSIFICATION
 from gpflow_ext.data.reading import cells, clock, units
-from gpflow_ext.data.reading.cells import SPACE, Floats, is_missing
+from gpflow_ext.data.reading.cells import Floats, is_missing
 from gpflow_ext.data.reading.date_forms import most_likely, orders_of, resemble
 from gpflow_ext.data.reading.dates import ORDERS
 from gpflow_ext.data.reading.frames import as_frame, is_frame
@@ -33,6 +33,7 @@ from gpflow_ext.data.reading.inference import (
     mark_of_plain,
     numbers,
 )
+from gpflow_ext.data.reading.marks import SPACE
 from gpflow_ext.data.reading.problems import Problem, Remedy, TableError, listed
 from gpflow_ext.data.reading.source import read_table
 from gpflow_ext.data.reading.table import Table, text

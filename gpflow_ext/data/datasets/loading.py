@@ -14,9 +14,9 @@ from numpy.typing import DTypeLike, NDArray
 from gpflow_ext.data.datasets.missing import (
     Ways,
     fill_with_mean,
-    infinite,
     not_positive,
     note_constant,
+    too_large,
     treat_missing,
     ways,
     without_weightless,
@@ -151,7 +151,7 @@ def load(
     )  # fmt: skip
     if weights is not None and not isinstance(weights, str):
         raw = replace(raw, weights=_numbers(weights, len(raw.X), raw.name))
-    raw, kept, encoded = _prepared(raw, how, known, orders)
+    raw, kept, encoded = _prepared(raw, how, known, orders, kind)
     rows, row_notes = _divide(raw, encoded, split, test_fraction, seed)
     parts = raw.X[rows[0]], raw.X[rows[1]]
     counted = None if raw.weights is None else raw.weights[rows[0]]
@@ -201,11 +201,16 @@ def load(
 
 
 def _prepared(
-    raw: Raw, missing: Ways, task: str | None, orders: Mapping[str, Sequence[str]]
+    raw: Raw,
+    missing: Ways,
+    task: str | None,
+    orders: Mapping[str, Sequence[str]],
+    dtype: np.dtype[Any],
 ) -> tuple[Raw, Rows, EncodedTarget]:
     """Return the data without what models cannot take, the rows kept, the target; or all problems."""
     raw, counted = without_weightless(raw)
-    problems = [*raw.problems, *infinite(raw), *not_positive(raw, missing), *wrong_weights(raw, missing)]
+    problems = [*raw.problems, *too_large(raw, dtype)]
+    problems += [*not_positive(raw, missing), *wrong_weights(raw, missing)]
     raw, kept, found = treat_missing(raw, missing)
     problems += found
     is_whole = not (np.any(raw.y == "") if raw.y.dtype == object else np.isnan(raw.y).any())

@@ -1,4 +1,4 @@
-"""Treat values that models cannot use: infinite, missing and constant ones; each treatment returns a note."""
+"""Treat values that models cannot use: too large, missing or constant; each treatment returns a note."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gpflow_ext.data.datasets.raw import Raw
 from gpflow_ext.data.datasets.split import Floats, Rows
+from gpflow_ext.data.float_type import largest
 from gpflow_ext.data.reading.problems import Problem, Remedy, TableError, drop, listed
 from gpflow_ext.data.reading.treatment import Column
 
@@ -36,16 +37,23 @@ def ways(missing: Any) -> Ways:
     return frozenset(words)
 
 
-def infinite(raw: Raw) -> list[Problem]:
-    """Return the columns of inputs and targets that hold infinite cells."""
+def too_large(raw: Raw, dtype: np.dtype[Any]) -> list[Problem]:
+    """Return the columns that hold infinite inputs, or targets of a floating type without a finite square."""
     problems = []
-    for values, names in ((raw.X, raw.feature_names), (raw.y, raw.target.split(", "))):
+    of_inputs = (
+        raw.X,
+        raw.feature_names,
+        np.finfo(np.float64).max,
+    )  # they are standardised before they are cast
+    for values, names, most in (of_inputs, (raw.y, raw.target.split(", "), largest(dtype))):
         if values.dtype == object:
             continue
-        for column in np.flatnonzero(np.isinf(values).any(axis=0)):
-            name, rows = names[min(column, len(names) - 1)], np.flatnonzero(np.isinf(values[:, column]))
-            more = "" if len(rows) == 1 else f" ({len(rows)} such cells)"
-            what = f"{raw.place(rows[0])}, column {name!r} is infinite{more}"
+        beyond = np.abs(values) > most
+        for column in np.flatnonzero(beyond.any(axis=0)):
+            name, rows = names[min(column, len(names) - 1)], np.flatnonzero(beyond[:, column])
+            first, more = values[rows[0], column], "" if len(rows) == 1 else f" ({len(rows)} such cells)"
+            held = "infinite" if np.isinf(first) else f"{first:g}, whose square would be infinite"
+            what = f"{raw.place(rows[0])}, column {name!r} is {held}{more}"
             remedies = (drop(name),) if name in raw.feature_names else ()
             problems.append(Problem(what, name, _ints(rows), remedies, "correct or remove the row"))
     return problems

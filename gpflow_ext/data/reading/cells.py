@@ -10,18 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpflow_ext.data.reading import marks
+from gpflow_ext.data.reading.marks import SPACE
+
 Floats = NDArray[np.float64]
 
-SPACE = " \t\n\v\f\r"  # TensorFlow strips these
-MISSING = (
-    r"(?i)(?:\?|na|#?n/a|nan|null|#(?:div/0|value|ref|num|null|calc|spill|error)!|#name\?)?"
-    # of a stripped cell; a pattern of Python and of RE2 alike
-)
+MISSING = f"(?i)(?:{'|'.join(map(re.escape, sorted(marks.MISSING)))})"
+"""Of a stripped cell that is a missing value, for Python and for RE2."""
 _WHOLE = 1e15  # beyond, whole numbers are written as floats
-_ERRORS = frozenset(
-    ("#div/0!", "#value!", "#ref!", "#num!", "#null!", "#calc!", "#spill!", "#error!", "#name?")
-)  # of spreadsheets
-_MISSING = frozenset(("", "?", "na", "n/a", "#n/a", "nan", "null", *_ERRORS))
 _THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")  # 1,234.5: commas between thousands
 _POINTS = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:\.[0-9]{3})+")  # 1.234: it may be a thousand, and 0.123 not
 _GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:[ \u00a0\u202f'\u2019][0-9]{3})+(?:[.,][0-9]+)?")  # 1 234.5
@@ -30,13 +26,13 @@ _COMMA = re.compile(r"[+-]?(?:[0-9]{1,3}(?:\.[0-9]{3})+|[0-9]+)?(?:,[0-9]+)?(?:[
 
 def is_missing(cell: str) -> bool:
     """Tell whether a cell is empty or holds one of the usual marks of a missing value."""
-    return cell.strip(SPACE).lower() in _MISSING
+    return cell.strip(SPACE).lower() in marks.MISSING
 
 
 def errors(cells: Iterable[str]) -> list[str]:
     """Return the errors of spreadsheets among cells, which are missing values, each once."""
     marked = dict.fromkeys(cell.strip(SPACE) for cell in cells if "#" in cell)
-    return [cell for cell in marked if cell.lower() in _ERRORS]
+    return [cell for cell in marked if cell.lower() in marks.ERRORS]
 
 
 def to_number(cell: str, decimal: str = ".") -> float:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gpflow_ext.data.reading.cells import SPACE, Floats, is_missing
+from gpflow_ext.data.reading.cells import Floats, is_missing
+from gpflow_ext.data.reading.marks import SPACE
 
 _MINUTES = r":([0-9]{2})(?::([0-9]{2}(?:\.[0-9]{1,9})?))?"
 PATTERN = rf"^(?:([0-9]{{1,2}}){_MINUTES}(?: ?([AaPp])\.?[Mm]\.?)?|([0-9]{{1,2}}) ?([AaPp])\.?[Mm]\.?)$"

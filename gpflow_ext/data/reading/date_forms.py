@@ -6,8 +6,9 @@ import itertools
 import re
 from collections.abc import Sequence
 
-from gpflow_ext.data.reading.cells import SPACE, is_missing
+from gpflow_ext.data.reading.cells import is_missing
 from gpflow_ext.data.reading.dates import MONTH_NAMES, ORDERS, PATTERNS, groups, parse
+from gpflow_ext.data.reading.marks import SPACE
 
 _LOOKED_AT = 1000  # different cells
 _YEARS = range(1500, 2200)  # of months that are written as two numbers

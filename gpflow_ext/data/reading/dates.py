@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpflow_ext.data.reading import clock
-from gpflow_ext.data.reading.cells import SPACE, Floats
+from gpflow_ext.data.reading.cells import Floats
+from gpflow_ext.data.reading.marks import IN_DATES, SPACE
 
 MONTHS = {
     stem: month
@@ -46,7 +47,34 @@ BEHIND = "^.*:.*-.*$"
 _COMPILED = {order: re.compile(pattern) for order, pattern in PATTERNS.items()}
 _HALVES = tuple(map(re.compile, HALVES))
 _BEHIND = re.compile(BEHIND)
-_MARKS = {"ymd": "-", "dmy": ".", "mdy": "/"}
+_NTH = f"{_NUMBER}(?:st|nd|rd|th)?"
+_PLAIN = (
+    ("ymd", rf"{_YEAR}[-/.]{_NUMBER}[-/. ]{_NUMBER}"),
+    ("ym", rf"{_YEAR}[-/.]{_NUMBER}"),
+    ("ymd", rf"{_YEAR}[-/. ]?{_NAME}[-/. ]{_NUMBER}"),
+    ("ym", rf"{_YEAR}[-/. ]?{_NAME}"),
+    ("dmy", rf"{_NTH}[-/. ]*{_NAME}[-/., ]*{_YEAR}"),
+    ("mdy", rf"{_NAME}[-/., ]*{_NTH}[-/., ]+{_YEAR}"),
+    ("my", rf"{_NAME}[-/., ]*{_YEAR}"),
+)  # which no order of day and month can change: the year stands in front, or the month has its name
+
+_OWN = {"ymd": ("ymd", "ym"), "dmy": ("dmy",), "mdy": ("mdy", "my")}  # of these, what each order has
+
+
+def _rewritten(order: str) -> list[tuple[str, str]]:
+    """Return patterns of plain dates in the other orders, and by which texts they are written in this one."""
+    found = []
+    for fields, pattern in _PLAIN:
+        if fields not in _OWN[order]:
+            place = {"d": "1"} | {field: rf"\{n}" for n, field in enumerate(fields, 1)}
+            text = IN_DATES[order].join(place[field] for field in order)
+            found.append((rf"(?i)^{_DAY_OF_WEEK}{pattern}((?:T|,? |Z).*)?$", rf"{text}\{len(fields) + 1}"))
+    return found
+
+
+REWRITTEN = {order: _rewritten(order) for order in ORDERS}
+"""For each order, patterns of stripped cells that are plain dates in another one, such as ``Mar 2020`` or
+``2020-03-01``, and what stands for them in this one, for Python and for RE2. No cell that fits fits them."""
 
 
 def groups(order: str) -> tuple[int, int, int, int]:
@@ -105,9 +133,21 @@ def parse(cells: Sequence[str], order: str) -> tuple[NDArray[np.int64], Floats, 
 
 
 def days_since(cells: Sequence[str], order: str, origin: int) -> Floats:
-    """Return the days from midnight of the day ``origin`` on, [N], NaN where a cell is not a date."""
+    """Return the days from midnight of the day ``origin`` on, [N], NaN where a cell is not a date.
+
+    Cells that fit another order alone are read in that, if a year stands in front or a month has its name.
+    """
     day, seconds, valid = parse(cells, order)
+    if (others := np.flatnonzero(~valid)).size:
+        plain = [_in_order(cells[row].strip(SPACE), order) for row in others]
+        day[others], seconds[others], valid[others] = parse(plain, order)
     return np.where(valid, (day - origin).astype(np.float64) + seconds / 86400.0, np.nan)
+
+
+def _in_order(bare: str, order: str) -> str:
+    for pattern, text in REWRITTEN[order]:
+        bare = re.sub(pattern, text, bare)
+    return bare
 
 
 def written(value: Any, order: str) -> str:
@@ -119,7 +159,7 @@ def written(value: Any, order: str) -> str:
     if getattr(value, "tzinfo", None) is not None:
         value = value.astimezone(datetime.timezone.utc)
     fields = {"y": f"{value.year:04d}", "m": f"{value.month:02d}", "d": f"{value.day:02d}"}
-    date = _MARKS[order].join(fields[part] for part in order)
+    date = IN_DATES[order].join(fields[part] for part in order)
     return f"{date}T{value.strftime('%H:%M:%S.%f')}" if hasattr(value, "hour") else date
 
 

@@ -34,6 +34,28 @@ def as_frame(value: Any) -> Any:
     return value if convert is None or is_frame(value) else convert()
 
 
+def as_row(value: Any) -> Any:
+    """Return a row of a data frame, a series of pandas, as a mapping by column, and all else as it is."""
+    return value.to_dict() if hasattr(value, "iloc") and not is_frame(value) else value
+
+
+def column_names(frame: Any, name: str = "frame") -> list[str]:
+    """Return the names of the columns of a data frame as text.
+
+    Raises
+    ------
+    TableError
+        If the columns have names of several levels.
+    """
+    levels = getattr(frame.columns, "nlevels", 1)
+    if levels > 1:
+        advice = (
+            "give each column one name, as frame.columns = ['_'.join(map(str, c)) for c in frame.columns]"
+        )
+        raise TableError(name, [Problem(f"its columns have names of {levels} levels", advice=advice)])
+    return [text_of(column) for column in frame.columns]
+
+
 def is_parquet(path: Path) -> bool:
     """Tell whether a file is Parquet, by its name."""
     return path.suffix.lower() in PARQUET
@@ -89,10 +111,10 @@ def from_frame(frame: Any, name: str = "frame", sha256: str | None = None, least
     Raises
     ------
     TableError
-        If it has no columns, too few rows, or unnamed or repeated columns, or holds values that are not
-        numbers, text, dates or categories.
+        If it has no columns, too few rows, or columns that are unnamed, repeated or named by several levels,
+        or holds values that are not numbers, text, dates or categories.
     """
-    names = [text_of(column) for column in frame.columns]
+    names = column_names(frame, name)
     problems: list[Problem] = []
     if not names or len(frame) < least_rows:
         problems.append(

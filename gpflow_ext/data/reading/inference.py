@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gpflow_ext.data.reading import cells, clock, date_forms, dates, units
-from gpflow_ext.data.reading.cells import SPACE, Floats, is_missing
+from gpflow_ext.data.reading.cells import Floats, is_missing
 from gpflow_ext.data.reading.hints import like_an_id, like_days, of_errors
+from gpflow_ext.data.reading.marks import SPACE
 from gpflow_ext.data.reading.problems import Problem, Remedy, drop, listed
 from gpflow_ext.data.reading.table import Cells, Table, text
 from gpflow_ext.data.reading.treatment import Column

@@ -31,6 +31,7 @@ _KINDS = {  # by the bytes with which files begin
     b"\xff\xfe": ("UTF-16", "save it as UTF-8"),
     b"\xfe\xff": ("UTF-16", "save it as UTF-8"),
 }
+BEGINNING = max(map(len, _KINDS))  # bytes that tell the kind of a file
 _SEPARATORS = ",;\t|"
 _LOOKED_AT = 20  # rows, to find the separator
 _OPEN: dict[str, Callable[[bytes], bytes]] = {
@@ -74,10 +75,7 @@ def read_text(path: Path, least_rows: int = 2) -> Table:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        known = (kind for start, kind in _KINDS.items() if content.startswith(start))
-        kind, advice = next(known, ("", "save it as UTF-8"))
-        what = f"it is {kind} and not UTF-8 text" if kind else f"it is not UTF-8 text (byte {error.start})"
-        raise TableError(str(path), [Problem(what, advice=advice.format(name=path.name))]) from error
+        raise TableError(str(path), [not_utf8(path, content[:BEGINNING], error.start)]) from error
     if not text.strip():
         raise TableError(str(path), [Problem("it is empty", advice="write a header line and data rows")])
     separator = separator_of(io.StringIO(text.lstrip("\r\n"), newline=""))
@@ -98,6 +96,15 @@ def read_text(path: Path, least_rows: int = 2) -> Table:
         raise TableError(str(path), [*problems, *ragged])
     found = Table(path.name, tuple(names), columns, digest, tuple(lines[1:]), comma_likely=separator == ";")
     return found.without(aside)
+
+
+def not_utf8(path: Path, beginning: bytes, byte: int | None = None) -> Problem:
+    """Return what a file is that has a byte that is no UTF-8, by the bytes with which it begins."""
+    known = (kind for start, kind in _KINDS.items() if beginning.startswith(start))
+    kind, advice = next(known, ("", "save it as UTF-8"))
+    place = "" if byte is None else f" (byte {byte})"
+    what = f"it is {kind} and not UTF-8 text" if kind else f"it is not UTF-8 text{place}"
+    return Problem(what, advice=advice.format(name=path.name))
 
 
 def separator_of(lines: Iterable[str]) -> str:

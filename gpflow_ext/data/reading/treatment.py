@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from gpflow_ext.data.reading import cells, clock, dates, units
 from gpflow_ext.data.reading.cells import Floats
-from gpflow_ext.data.reading.frames import as_frame, is_frame
+from gpflow_ext.data.reading.frames import as_frame, as_row, column_names, is_frame
+from gpflow_ext.data.reading.marks import SPACE
 from gpflow_ext.data.reading.problems import Problem, TableError, listed
 from gpflow_ext.data.reading.source import read_table
 
@@ -90,7 +91,7 @@ class Column:
         if self.kind == "time":
             return clock.hours(column)[:, None]
         place = {level: float(number) for number, level in enumerate(self.levels)}
-        codes = np.array([place.get(cell.strip(cells.SPACE), np.nan) for cell in column])[:, None]
+        codes = np.array([place.get(cell.strip(SPACE), np.nan) for cell in column])[:, None]
         if self.kind == "ordinal":
             return codes
         coded = np.equal(codes, np.arange(len(self.levels))).astype(np.float64)
@@ -121,8 +122,8 @@ class Treatment:
         Parameters
         ----------
         rows
-            A data frame, a mapping from column to cells, a sequence of mappings from column to cell, or the
-            path of a table. Other columns are ignored.
+            A data frame or a row of it, a mapping from column to cells, a list of mappings from column to
+            cell, or the path of a table. Other columns are ignored.
 
         Returns
         -------
@@ -192,12 +193,12 @@ class Treatment:
 
 
 def _by_column(rows: Any, names: Sequence[str]) -> Mapping[str, Sequence[Any]]:
-    rows = as_frame(rows)
+    rows = as_row(as_frame(rows))
     if isinstance(rows, str | os.PathLike):
         table = read_table(rows, least_rows=1)
         rows = {name: table.column(name) for name in table.names}
     if not is_frame(rows) and not isinstance(rows, Mapping):
-        rows = list(rows) if isinstance(rows, Iterable) else [rows]
+        rows = [as_row(row) for row in rows] if isinstance(rows, Iterable) else [rows]
         if not all(isinstance(row, Mapping) for row in rows):
             raise ValueError(
                 "rows must be a data frame, a mapping of columns, a list of mappings, or a path; the type is "
@@ -223,7 +224,7 @@ def _named(row: Mapping[Any, Any]) -> Mapping[str, Any]:
 
 def _of_frame(frame: Any, names: Sequence[str]) -> Mapping[str, Sequence[Any]]:
     """Return columns by the names that a table has, which are text; those of a frame may be numbers."""
-    there = [cells.text_of(name) for name in frame.columns]
+    there = column_names(frame, "rows")
     lacking = [name for name in names if name not in there]
     doubled = [name for name in names if there.count(name) > 1]
     if doubled:
