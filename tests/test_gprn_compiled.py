@@ -15,7 +15,8 @@ from marks import others_slow
 
 import gpflow_ext as gpx
 from gpflow_ext.compiled import clear_compiled, trace_count
-from gpflow_ext.gprn.network import known
+from gpflow_ext.gprn import renewal
+from gpflow_ext.gprn.network import known, moment_nodes, nodes, start
 from gpflow_ext.gprn.recipe import gprn
 from gpflow_ext.gprn.updates import Updates
 from gpflow_ext.models import GPRNTensor
@@ -46,13 +47,13 @@ INDUCING = {"inducing_variable": problems.inputs(4, seed=5)}
 CASES: dict[
     str, tuple[dict[str, Any], dict[str, Any], int]
 ] = {  # of the model, of the fit, traces of the first
-    "lbfgs": ({}, {"hyper_updates": 3}, 6),
-    "not joint": ({}, {"hyper_updates": 3, "joint": False}, 6),
-    "without sweeps": ({}, {"hyper_updates": 3, "sweeps": 0}, 6),
+    "lbfgs": ({}, {"hyper_updates": 3}, 9),
+    "not joint": ({}, {"hyper_updates": 3, "joint": False}, 9),
+    "without sweeps": ({}, {"hyper_updates": 3, "sweeps": 0}, 9),
     "from here": ({}, {"hyper_updates": 3, **ALONE}, 2),
-    "inducing": (INDUCING, {"hyper_updates": 3}, 3),
-    "adam": ({}, {"optimizer": adam}, 8),
-    "tensor": ({"posterior": "tensor"}, {"hyper_updates": 2}, 8),
+    "inducing": (INDUCING, {"hyper_updates": 3}, 4),
+    "adam": ({}, {"optimizer": adam}, 11),
+    "tensor": ({"posterior": "tensor"}, {"hyper_updates": 2}, 11),
     "tensor, adam": ({"posterior": "tensor"}, {"optimizer": adam}, 1),
     "tensor, minibatches": ({"posterior": "tensor"}, {"minibatch_size": 3}, 1),
     "tensor, lbfgs": ({"posterior": "tensor"}, {"optimizer": "lbfgs", "hyper_updates": 3}, 1),
@@ -124,6 +125,25 @@ def test_compiled_moves_are_those_of_the_posterior(options: dict[str, Any]) -> N
         for a, b in zip(ours.q.sites, theirs.q.sites, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)
         np.testing.assert_allclose(updates.value(), theirs.elbo(), rtol=1e-10)
+
+
+def test_compiled_beginnings_are_those_of_the_network() -> None:
+    model = network(targets(), length=0.8)
+    updates, prior = Updates(model, model.trainable_variables), model.prior()
+    gram = prior.weights @ tf.transpose(prior.weights)
+    draws = renewal.draws(prior, K, 4)
+    for kind, seed, expected in (
+        ("own", 0, model.q.start(prior)),
+        ("drawn", 4, start(draws, prior.weights, prior.noise)),
+        ("moments", 0, moment_nodes(model.q.seen(prior.scales), gram, prior.noise, K)),
+    ):
+        np.testing.assert_allclose(updates.begun(kind, seed), expected, rtol=1e-9, atol=1e-9)
+    nat1, prec = (1.1 * part for part in model.q.sites)
+    other = network(targets(), length=0.8)
+    other.q.update(prior, nodes(prior.nodes, nat1, prec))
+    updates.start_from(nat1, prec)
+    for a, b in zip(model.q.sites, other.q.sites, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)
 
 
 def test_a_run_goes_on_with_its_memory_where_nothing_else_moves() -> None:

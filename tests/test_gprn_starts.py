@@ -227,12 +227,13 @@ def test_a_kernel_is_varied_by_one_function_and_stays_as_it_is() -> None:
 def test_nodes_by_the_method_of_moments_are_found_once_for_two_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found, own = [], network.moment_nodes
-    monkeypatch.setattr(network, "moment_nodes", lambda *given: found.append(own(*given)) or found[-1])
+    found, own = [], updates.Updates.begun
+    monkeypatch.setattr(updates.Updates, "begun", lambda self, kind: found.append(kind) or own(self, kind))
     X, Y = outputs(rows=12)
     model = GPRNTensor((X, Y), *(gpflow.kernels.SquaredExponential() for _ in range(2)), 2)
     gpx.fit(model, steps=1, progress=False, hyper_updates=1, factor_start=False)
-    assert len(found) == len(starts._STRETCHES)
+    assert found.count("moments") == len(starts._STRETCHES)
+    assert (found.count("own"), found.count("drawn")) == (1, 1)
 
 
 def test_outputs_that_are_zero_everywhere_are_fitted() -> None:

@@ -20,7 +20,7 @@ TOWER: list[dict[str, str]] = [
     },
     {"compiled": "structure gradients kernels options products purity functions preferred replicas ."},
     {
-        "data": "float_type arguments checks own_parts held length_scales inducing order rows reading.problems reading.marks reading.cells reading.clock reading.units reading.dates reading.date_forms reading.table reading.text "
+        "data": "float_type arguments checks own_parts held parts on_host length_scales inducing order rows reading.problems reading.marks reading.cells reading.clock reading.units reading.dates reading.date_forms reading.table reading.text "
         "reading.frames reading.source reading.treatment reading.hints reading.inference datasets.catalogue datasets.split datasets.raw datasets.targets "
         "datasets.openml datasets.grids datasets.events datasets.files datasets.idx datasets.arrays datasets.missing datasets.sources datasets.loading datasets"
     },

@@ -240,6 +240,12 @@ def resized(values: tf.Tensor, number: tf.Tensor | int) -> tf.Tensor:
     return tf.ensure_shape(tf.concat([first, zeros], axis=0), [None, *values.shape[1:]])
 
 
+def of_rows(part: tf.Tensor, number: int | None) -> tf.Tensor:
+    """Return values [N, ...] with a number of rows; it is an error if they have another."""
+    known = number is not None and part.shape[0] == number
+    return part if known else tf.ensure_shape(part, [number, *part.shape[1:]])
+
+
 def _read(part: Any) -> tf.Tensor:
     return part.read_value() if isinstance(part, tf.Variable) else part
 

@@ -10,6 +10,8 @@ import numpy as np
 import tensorflow as tf
 from gpflow.kernels import Combination, Kernel, Linear, MultioutputKernel, Periodic, Stationary
 
+from gpflow_ext.data import on_host
+
 _PASS_INPUTS_ON = Combination, MultioutputKernel, Periodic  # others may show their parts patches or features
 
 
@@ -47,7 +49,7 @@ def suggested(part: Stationary, X: Any) -> tf.Tensor | None:
     """
     if not moves(part):
         return None
-    columns = np.asarray(part.slice(tf.convert_to_tensor(X), None)[0])
+    columns = on_host.columns(part, np.asarray(X))
     varies = np.ptp(columns, axis=0) > 0.0  # the deviation of what does not may be rounding
     if not varies.any():
         return None

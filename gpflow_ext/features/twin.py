@@ -15,6 +15,7 @@ from gpflow.inducing_variables import (
 from gpflow.kernels import Kernel
 
 from gpflow_ext.data import checks
+from gpflow_ext.data.parts import parts
 from gpflow_ext.features.kernel import Feature, InducingFeatures, check_width, on_features, sharing
 
 _OURS = ("gpflow.models.", "gpflow_ext.")  # packages whose models look at inputs by kernel and mean alone
@@ -111,7 +112,7 @@ def _sees_inputs(model: Any, kernel: Kernel) -> bool:
 
 
 def _modules(module: tf.Module) -> list[tf.Module]:
-    return [module, *module.submodules]
+    return [module, *parts(module, tf.Module)]
 
 
 def _points(found: Any, part: Feature) -> Any:

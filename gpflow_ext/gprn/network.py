@@ -139,7 +139,8 @@ def moment_nodes(patterns: Patterns, gram: tf.Tensor, noise: tf.Tensor, num_node
     roots = tf.sqrt(tf.maximum(eigenvalues[-num_nodes:], 0.0))
     F = tf.reverse(vectors[:, -num_nodes:] * roots, [1])
     F = tf.pad(F, [[0, 0], [0, max(0, num_nodes - F.shape[1])]])
-    return F * tf.where(tf.reduce_sum(F, axis=0) < 0.0, -1.0, tf.ones([], F.dtype))
+    one = tf.ones([], F.dtype)
+    return F * tf.where(tf.reduce_sum(F, axis=0) < 0.0, -one, one)
 
 
 def node_factor(rows: tf.Tensor, nat1: tf.Tensor, prec: tf.Tensor) -> NodeFactor:

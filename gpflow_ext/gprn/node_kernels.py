@@ -78,8 +78,3 @@ def of_members(kernel: Kernel, members: tf.Tensor) -> tf.Tensor:
     if not are_separate(kernel):
         return batched.gram(kernel, members)
     return tf.stack([batched.gram(part, members) for part in each(kernel)])
-
-
-def variance(kernel: Kernel, X: tf.Tensor) -> float:
-    """Return the mean variance at X [N, Q]."""
-    return float(tf.reduce_mean(variances(kernel, X)))

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.compiled import Compiled
+from gpflow_ext.data.parts import parts
 from gpflow_ext.gprn import blocks, network, profiled, starts
 from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.conditional import NetworkPrior
@@ -178,7 +179,7 @@ class ProfiledAscent(tf.Module):
         evaluate = Objective(functools.partial(self._compiled.bound, self._of.evaluate), variables)
         self._hypers = hypers
         units = [*[_UNIT] * len(nodes), *self.profile.units, *[_UNIT] * len(rest)]
-        space = LogSpace(variables, model.parameters, units=units)
+        space = LogSpace(variables, parts(model, gpflow.Parameter), units=units)
 
         def build() -> GraphRun:
             of_all = Climb(Raised(self._of.objective, variables), space, lbfgs.SMALLEST_GAIN)

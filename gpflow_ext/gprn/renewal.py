@@ -158,8 +158,13 @@ def check_rows(separate_rows: bool | None, posterior: str, own_kernels: bool) ->
 def draws(prior: NetworkPrior, num_latent: int, seed: int) -> tf.Tensor:
     """Return draws of the prior of the nodes but the first, [N, K − 1]."""
     noise = np.random.default_rng(seed).standard_normal([prior.nodes.shape[-1], num_latent - 1])
+    return drawn(prior, tf.constant(noise, prior.nodes.dtype))
+
+
+def drawn(prior: NetworkPrior, noise: tf.Tensor) -> tf.Tensor:
+    """Return the same for standard normal numbers [N or M, K − 1]."""
     own = prior.nodes if prior.nodes.shape.rank == 2 else prior.nodes[1:]
-    return blocks.applied(own, tf.constant(noise, prior.nodes.dtype))
+    return blocks.applied(own, noise)
 
 
 def renew(

@@ -11,13 +11,21 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from gpflow_ext.gprn import factors, network, node_kernels, priors, renewal
+from gpflow_ext.gprn import factors
 from gpflow_ext.gprn.collapsed import CollapsedPosterior
 from gpflow_ext.gprn.coregionalised import Coregionalised
 from gpflow_ext.gprn.model import GPRNTensor
 from gpflow_ext.gprn.outputs import StreamOutputs
 from gpflow_ext.gprn.scales import LEAST
-from gpflow_ext.gprn.suited import rescale, restore, stretch, suit_nodes, values_of, within_bounds
+from gpflow_ext.gprn.suited import (
+    rescale,
+    restore,
+    stretch,
+    suit_nodes,
+    values_of,
+    variance_of,
+    within_bounds,
+)
 from gpflow_ext.gprn.updates import Updates
 from gpflow_ext.training.starts import OWN, Tried, are_enough, assign, further_starts, ranked
 
@@ -79,7 +87,7 @@ def climbed(
         suited = _once(updates, lambda: _moment_start(model, updates, first, known, suited=True))
         starts += [(SUITED, suited), (DRAWN, lambda: _drawn_start(model, updates, suited))]
     if settings["factor_start"] and _has_factors(model):
-        starts.append((FACTORS, lambda: _factor_start(model, updates.in_graph)))
+        starts.append((FACTORS, lambda: _factor_start(model, updates)))
     if settings["starts"] is not None:
         starts = _as_many(model, starts, settings["starts"], settings["seed"])
     if len(starts) == 1:
@@ -130,7 +138,7 @@ def _independent_start(model: GPRNTensor, updates: Updates) -> None:
     climb = updates.independent_climb()
     if climb is not None:
         climb.climb(_START_UPDATES)
-    updates.start_at(model.q.start(model.prior()))
+    updates.start_at(updates.begun("own"))
 
 
 def _moment_start(
@@ -159,7 +167,7 @@ def _moment_start(
         for length, value in zip(lengths, before, strict=True):
             length.assign(factor * value)
         if factor not in known:
-            known[factor] = _moment_nodes(model)
+            known[factor] = updates.begun("moments")
         F = known[factor]
         if suited and np.any(F):
             restore(model.kernel, own)
@@ -173,13 +181,6 @@ def _moment_start(
     assign(updates.held, max(starts, key=lambda start: start[0])[1])
 
 
-def _moment_nodes(model: GPRNTensor) -> tf.Tensor:
-    """Return nodes by the method of moments for k_w and σ² as they are, [N, K]."""
-    factor, noise = priors.weights(model), tf.convert_to_tensor(model.likelihood.variance)
-    gram = tf.matmul(factor, factor, transpose_b=True)
-    return network.moment_nodes(model.q.seen(model.scales()), gram, noise, model.num_latent)
-
-
 def _drawn_start(model: GPRNTensor, updates: Updates, suited: Callable[[], None]) -> None:
     """Give nodes the kernels of `_moment_start`, and the model small draws of these, else as it is."""
     here = updates.kept()
@@ -188,8 +189,7 @@ def _drawn_start(model: GPRNTensor, updates: Updates, suited: Callable[[], None]
     assign(updates.held, here)
     restore(model.kernel, kernel)
     within_bounds(model.nugget, nugget)
-    prior = model.prior()
-    updates.start_at(network.start(renewal.draws(prior, model.num_latent, 0), prior.weights, prior.noise))
+    updates.start_at(updates.begun("drawn"))
 
 
 def _has_factors(model: GPRNTensor) -> bool:
@@ -201,7 +201,7 @@ def _has_factors(model: GPRNTensor) -> bool:
     return bool(np.nan_to_num(outputs.gather(range(outputs.num_outputs))).any())
 
 
-def _factor_start(model: GPRNTensor, in_graph: bool | None) -> None:
+def _factor_start(model: GPRNTensor, updates: Updates) -> None:
     """Move the network to where it is nearly coregionalisation: with weights almost the same at all inputs.
 
     That of the highest evidence, by L-BFGS from the factors and the noise of `factors.factors` and from the
@@ -210,16 +210,15 @@ def _factor_start(model: GPRNTensor, in_graph: bool | None) -> None:
     targets = model.outputs.gather(range(model.outputs.num_outputs)).numpy()
     F, loadings, noise = factors.factors(targets, model.num_latent)
     within_bounds(model.likelihood.variance, noise)
-    variance = node_kernels.variance(model.kernel, model.data[0])
+    variance = variance_of(model.kernel, model.data[0])
     scale = np.sqrt(variance / np.mean(F**2))
     suit_nodes(model, scale * F)
     near = Coregionalised(model, targets, loadings / scale)
-    near.fit(_START_UPDATES, in_graph)
+    near.fit(_START_UPDATES, updates.in_graph)
     _raise_noise(model, np.nanmean(targets**2, axis=0))
     stretch(model.weight_kernel, model.data[0], _FAR)
     _weigh(model, near.loadings.numpy())
-    prior = model.prior()
-    model.q.update(prior, network.nodes(prior.nodes, *near.sites()))
+    updates.start_from(*near.sites())
 
 
 def _raise_noise(model: GPRNTensor, squares: Array) -> None:
@@ -236,12 +235,12 @@ def _raise_noise(model: GPRNTensor, squares: Array) -> None:
 
 def _weigh(model: GPRNTensor, loadings: Array) -> None:
     """Give the weights the mean squares of loadings [D, K], those of each output or of all."""
-    own = float(tf.reduce_mean(model.weight_kernel(model.data[0], full_cov=False)))
+    own = variance_of(model.weight_kernel, model.data[0])
     squares = np.mean(loadings**2, axis=1) / own
     common = float(np.mean(squares))
     rescale(model.weight_kernel, common)
     if model.output_amplitude is not None and model.output_amplitude.trainable:
-        left = common * own / float(tf.reduce_mean(model.weight_kernel(model.data[0], full_cov=False)))
+        left = common * own / variance_of(model.weight_kernel, model.data[0])
         model.output_amplitude.assign(np.maximum(np.sqrt(left * squares / common), _LEAST_AMPLITUDE))
 
 

@@ -42,6 +42,10 @@ class Varied:
             rescale(self._kernel, factor)
             return tf.reduce_mean(node_kernels.variances(self._kernel, X))
 
+    def own_variance(self, X: tf.Tensor) -> tf.Tensor:
+        """Return the mean of k(xₙ, xₙ), [], over the nodes too."""
+        return tf.reduce_mean(node_kernels.variances(self._kernel, X))
+
     @contextlib.contextmanager
     def _put_back(self) -> Iterator[None]:
         before = [(variable, variable.read_value()) for variable in self._kernel.trainable_variables]
@@ -69,7 +73,7 @@ def suit(kernel: Kernel, X: tf.Tensor, F: Array) -> float:
     -------
     The nugget that goes with them.
     """
-    variance, own = float(np.mean(F**2)), node_kernels.variance(kernel, X)
+    variance, own = float(np.mean(F**2)), variance_of(kernel, X)
     varied = Varied(kernel)
     compiled, dtype = Preferred(varied, lasting=True), X.dtype
     factors = [(1.0 - share) * variance / own for share in SHARES]
@@ -87,6 +91,12 @@ def suit(kernel: Kernel, X: tf.Tensor, F: Array) -> float:
     stretch(kernel, X, length)
     rescale(kernel, (1.0 - share) * variance / own)
     return share * variance
+
+
+def variance_of(kernel: Kernel, X: tf.Tensor) -> float:
+    """Return the mean variance of a kernel, or of those of each node, at X [N, Q]."""
+    varied = Varied(kernel)
+    return float(Preferred(varied, lasting=True)(varied.own_variance, X))
 
 
 def moving(kernel: Kernel) -> list[Stationary]:

@@ -7,10 +7,13 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import gpflow
+import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.compiled import Compiled
-from gpflow_ext.gprn import network
+from gpflow_ext.data.parts import parts
+from gpflow_ext.gprn import network, renewal
 from gpflow_ext.gprn.model import GPRNTensor
 from gpflow_ext.training import lbfgs
 from gpflow_ext.training.at_values import Objective, differentiated, evaluated
@@ -19,6 +22,8 @@ from gpflow_ext.training.log_space import LogSpace, inducing_inputs
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.loss import Raised
 
+MOVES = "sweep", "nodes", "sites"  # from q(F), known nodes or other sites, each given the optimal q(W)
+BEGINNINGS = "own", "drawn", "moments"  # of q, of other draws, and by the method of moments
 _PREDICTED_FROM = ("_outputs", "_pattern")  # what predictions alone read
 
 
@@ -64,11 +69,27 @@ class NetworkUpdates:
         own = independent_variables(self._model)
         return evaluated(lambda: differentiated(self.independent_value, own), own, values)
 
-    def move(self, is_known: tf.Tensor, F: tf.Tensor) -> tuple[()]:
-        """Sweep, or go to where known nodes F [N, K] lead."""
+    def move(self, kind: tf.Tensor, F: tf.Tensor, nat1: tf.Tensor, prec: tf.Tensor) -> tuple[()]:
+        """Sweep, or go to where known nodes F [N, K] lead, or sites [N, K] and [N, K, K]; see `MOVES`."""
         q, prior = self._model.q, self._model.prior()
-        q.update(prior, tf.cond(is_known, lambda: network.known(F), lambda: q.nodes(prior)))
+        nodes = [
+            lambda: q.nodes(prior),
+            lambda: network.known(F),
+            lambda: network.nodes(prior.nodes, nat1, prec, prior.residuals[1]),
+        ]
+        q.update(prior, tf.switch_case(kind, nodes))
         return ()
+
+    def begun(self, kind: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
+        """Return nodes to start from, [N, K], see `BEGINNINGS`; ``noise`` [N or M, K − 1] is for draws."""
+        model, prior = self._model, self._model.prior()
+        q, weights = model.q, (prior.weights, prior.noise)
+        nodes = [lambda: q.start(prior), lambda: network.start(renewal.drawn(prior, noise), *weights)]
+        if prior.inducing is None:
+            gram = tf.matmul(prior.weights, prior.weights, transpose_b=True)
+            of_targets = q.seen(prior.scales), gram, prior.noise, model.num_latent
+            nodes.append(lambda: network.moment_nodes(*of_targets))
+        return tf.switch_case(kind, nodes)
 
     def descend(self, *batch: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
         """Do one step of the optimiser, on all outputs or a minibatch; return the objective before it, []."""
@@ -118,11 +139,28 @@ class Updates:
 
     def sweep(self) -> None:
         """Move q(F) to its optimum given the optimal q(W)."""
-        self._compiled(self._of.move, False, tf.zeros_like(self._model.q.location))
+        self._move("sweep")
 
     def start_at(self, F: tf.Tensor) -> None:
         """Move q(F) to its optimum given the q(W) that is optimal for known nodes [N, K]."""
-        self._compiled(self._of.move, True, F)
+        self._move("nodes", F=F)
+
+    def start_from(self, nat1: tf.Tensor, prec: tf.Tensor) -> None:
+        """Move q(F) to its optimum given the q(W) that is optimal for sites [N, K] and [N, K, K]."""
+        self._move("sites", nat1=nat1, prec=prec)
+
+    def _move(self, kind: str, **given: tf.Tensor) -> None:
+        """Do one of `MOVES`; what it is not given it does not read."""
+        q = self._model.q
+        shapes = {"F": q.location.shape, "nat1": q.location.shape, "prec": q.prec.shape}
+        parts = [given.get(name, tf.zeros(shape, q.location.dtype)) for name, shape in shapes.items()]
+        self._compiled(self._of.move, MOVES.index(kind), *parts)
+
+    def begun(self, kind: str, seed: int = 0) -> tf.Tensor:
+        """Return nodes to start from, [N, K], by the name of one of `BEGINNINGS`."""
+        model, points = self._model, self._model.points
+        noise = np.random.default_rng(seed).standard_normal([points.shape[0], model.num_latent - 1])
+        return self._compiled(self._of.begun, BEGINNINGS.index(kind), tf.constant(noise, points.dtype))
 
     def descend(self, *batch: tuple[tf.Tensor, tf.Tensor]) -> float:
         """See `NetworkUpdates`."""
@@ -165,7 +203,7 @@ def climb(
     jit_compile
         Compile with XLA, in the graph; ``None`` means on GPU and TPU only.
     """
-    space = LogSpace(variables, model.parameters, inducing_inputs(model))
+    space = LogSpace(variables, parts(model, gpflow.Parameter), inducing_inputs(model))
 
     def build() -> GraphRun:
         return GraphRun(

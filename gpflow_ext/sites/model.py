@@ -159,7 +159,7 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
         X = self.data[0]
         if self.follows:
             nat1, prec = (held.resized(part, tf.shape(X)[0]) for part in (nat1, prec))
-        return Sites(*(tf.ensure_shape(part, [X.shape[0], *part.shape[1:]]) for part in (nat1, prec)))
+        return Sites(*(held.of_rows(part, X.shape[0]) for part in (nat1, prec)))
 
     @property
     def latent_sites(self) -> Sites:

@@ -20,6 +20,7 @@ import gpflow
 import tensorflow as tf
 
 from gpflow_ext.compiled import Compiled
+from gpflow_ext.data.parts import parts
 from gpflow_ext.sites import products
 from gpflow_ext.svgp.natural_gradient import Minibatch, WhitenedVariational
 from gpflow_ext.svgp.whitened_normal import divergence, marginals
@@ -186,7 +187,7 @@ class JointAscent(HyperparameterAscent):
         places = {id(variable) for variable in inputs}
         each = zip(self._variables, own, strict=True)
         scaled = [(_INPUT_UNIT if id(variable) in places else _UNIT) * unit for variable, unit in each]
-        of_model = self._model.parameters, inputs, scaled
+        of_model = parts(self._model, gpflow.Parameter), inputs, scaled
         return JointRun(bound, solver.data, *of_model, self._near, self._arrive, solver.jit_compile)
 
     def _near(self) -> Progress:

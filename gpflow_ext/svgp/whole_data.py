@@ -220,11 +220,6 @@ class WholeData(Settled):
         self.target, self._model = target, model
 
     @property
-    def parameters(self) -> Sequence[gpflow.Parameter]:
-        """See `Sited`."""
-        return self._model.parameters
-
-    @property
     def sites(self) -> tuple[tf.Tensor, tf.Tensor]:
         """The moments of q, which are here what sites are elsewhere."""
         return tuple(each.unconstrained_variable.read_value() for each in self.q)

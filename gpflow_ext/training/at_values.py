@@ -15,7 +15,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from gpflow_ext.compiled.purity import OF_ARGUMENTS
-from gpflow_ext.training.log_space import LogSpace, Vector
+from gpflow_ext.training.log_space import LogSpace, Vector, flat
 
 AtVector: TypeAlias = Callable[[Vector], tuple[float, Vector]]
 """Maps a vector [P] to an objective and its gradient in that, [P]."""
@@ -88,8 +88,9 @@ def in_coordinates(
     It may also be a function that evaluates where the variables of the coordinates are, with a gradient in
     each of them.
     """
+    values_and_slopes = coordinates.on_host()
     if isinstance(objective, Objective):
-        at, values_and_slopes = objective.of(coordinates.variables), coordinates.on_host()
+        at = objective.of(coordinates.variables)
 
         def told(x: Vector) -> tuple[float, Vector]:
             values, slope = values_and_slopes(x)
@@ -99,9 +100,10 @@ def in_coordinates(
         return told
 
     def there(x: Vector) -> tuple[float, Vector]:
-        coordinates.assign(x)
+        values, slope = values_and_slopes(x)
+        coordinates.assign_values(values)
         value, parts = objective()
-        return value, coordinates.gradient(x, parts)
+        return value, flat(parts) * slope
 
     return there
 

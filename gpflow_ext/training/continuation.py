@@ -42,15 +42,19 @@ def leave(model: tf.Module, plan: Plan, result: FitResult) -> None:
         How the run has ended.
     """
     if _goes_on(plan) and result.status in _SOUND:
-        _LEFT[model] = _Left(_identity(model, plan), _variables(model, plan), _order(plan))
+        variables = _variables(model, plan)
+        _LEFT[model] = _Left(_identity(model, plan, variables), variables, _order(plan))
 
 
 def take_up(model: tf.Module, plan: Plan) -> None:
     """Let a plan go on from what the last run of its model has left, if that fits it."""
     left = _LEFT.pop(model, None)
-    if left is None or not _goes_on(plan) or left.of != _identity(model, plan):
+    if left is None or not _goes_on(plan):
         return
-    for variable, last in zip(_variables(model, plan), left.variables, strict=True):
+    variables = _variables(model, plan)
+    if left.of != _identity(model, plan, variables):
+        return
+    for variable, last in zip(variables, left.variables, strict=True):
         variable.assign(last)
     if left.order is not None:
         plan.trackables["batches"].order = left.order
@@ -62,13 +66,13 @@ def _goes_on(plan: Plan) -> bool:
     return plan.period > 0 and plan.shards is None
 
 
-def _identity(model: tf.Module, plan: Plan) -> str:
+def _identity(model: tf.Module, plan: Plan, kept: list[tf.Variable]) -> str:
     """Return a hash of all that two runs must share: the settings, the model with its values, the data.
 
     So do the kinds of what they keep, where settings do not tell optimisers of a user's own apart.
     """
     values = sha256_arrays([variable.numpy() for variable in model.variables])
-    kinds = [(variable.dtype, variable.shape) for variable in _variables(model, plan)]
+    kinds = [(variable.dtype, variable.shape) for variable in kept]
     return sha256_json(plain([plan.settings, kinds, describe(model, plan.data), values]))
 
 

@@ -30,6 +30,8 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
+from gpflow_ext.data.parts import parts
+
 _LOST = (
     tf.errors.AbortedError,
     tf.errors.CancelledError,
@@ -80,10 +82,9 @@ def hold_fixed(model: Any) -> None:
 
     It marks the variable of all replicas, while TensorFlow asks that of the first whether it is trainable.
     """
-    for variable in getattr(model, "variables", ()):
-        if isinstance(variable, tf.distribute.DistributedValues):
-            for own in variable.values:
-                own._trainable = variable._trainable
+    for variable in parts(model, tf.distribute.DistributedValues):
+        for own in variable.values:
+            own._trainable = variable._trainable
 
 
 def total(values: Any) -> Any:

@@ -12,9 +12,9 @@ from gpflow.models import GPModel
 from tensorflow_probability import bijectors
 
 from gpflow_ext.data.checks import Array
+from gpflow_ext.data.on_host import is_softplus
 from gpflow_ext.numerics.positive_triangular import PositiveTriangular
 from gpflow_ext.sites.method import REMEDY, site_method
-from gpflow_ext.training.log_space import is_softplus
 from gpflow_ext.training.loop import FitResult, Status
 
 # What is finite stays so.

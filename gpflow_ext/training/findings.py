@@ -10,11 +10,11 @@ import numpy as np
 from gpflow.kernels import Kernel, Linear, Stationary
 from tensorflow_probability import distributions
 
+from gpflow_ext.data import on_host
 from gpflow_ext.data.checks import Array
 from gpflow_ext.likelihoods.binary import BinaryLikelihood
 from gpflow_ext.likelihoods.categorical import MultinomialLogit, StickBreaking
 from gpflow_ext.sites.units import is_unlinked, squares, unweighted
-from gpflow_ext.training.log_space import lower_bound
 
 _CLASSES = (
     gpflow.likelihoods.Bernoulli,
@@ -81,8 +81,8 @@ def _parts(kernel: Any, path: str) -> Iterator[tuple[str, Kernel]]:
 def _of_lengthscales(path: str, kernel: Kernel, X: Array) -> Iterator[str]:
     if not isinstance(kernel, Stationary) or not kernel.lengthscales.trainable:
         return
-    spread = np.ptp(np.asarray(kernel.slice(X, None)[0]), axis=0)
-    lengths = np.broadcast_to(np.asarray(kernel.lengthscales), spread.shape)
+    spread = np.ptp(on_host.columns(kernel, X), axis=0)
+    lengths = np.broadcast_to(on_host.value(kernel.lengthscales), spread.shape)
     varies = spread > 0.0
     flat, rough = varies & (lengths > _FLAT * spread), varies & (lengths < _ROUGH * spread)
     if kernel.ard and flat.any() and not flat[varies].all():
@@ -113,7 +113,7 @@ def _of_variance(
     variance = getattr(kernel, "variance", None)
     if not isinstance(variance, gpflow.Parameter) or not variance.trainable:
         return
-    largest = float(np.max(variance.numpy()))
+    largest = float(np.max(on_host.value(variance)))
     size, told = largest * grown, f"{path}.variance: {largest:.3g}"
     told += f", {size:.3g} of functions at the inputs," if grown != 1.0 else ""
     if size > (_CERTAIN if classes else _LARGE * square):
@@ -130,8 +130,8 @@ def _of_likelihood(model: Any, spread: float) -> Iterator[str]:
         plain = not isinstance(parameter, gpflow.Parameter)  # a variable, which has no bound
         if plain or not parameter.trainable or 0 in parameter.shape:  # two levels: thresholds without widths
             continue
-        least = lower_bound(parameter.transform)
-        value = float(np.min(parameter.numpy()))
+        least = on_host.lower_bound(parameter.transform)
+        value = float(np.min(on_host.value(parameter)))
         if least is not None and 0.0 < value < _NEAR * least:
             yield f"likelihood{name}: {value:.3g} is its lower bound: there is less noise, or it overfits."
         elif name.endswith(("scale", "variance")):

@@ -12,7 +12,9 @@ import gpflow
 import tensorflow as tf
 
 from gpflow_ext.compiled import examine, replica
+from gpflow_ext.compiled.structure import Apart
 from gpflow_ext.data.checks import Array
+from gpflow_ext.data.parts import parts
 from gpflow_ext.sites.algebra import Sites
 from gpflow_ext.training import deadline, lbfgs
 from gpflow_ext.training.lbfgs_in_graph import Climb, GraphRun
@@ -21,15 +23,21 @@ from gpflow_ext.training.solver import InGraph, Progress, Settling, SiteSolver
 from gpflow_ext.training.starts import OWN, Further, Spare, Start, Tried, are_enough, best
 
 WORKERS = 2  # threads that climb from further starts; the ends are those of one
+
+
+class _Course(Apart):
+    """Where a climb is: kept apart from the ascent, since TensorFlow wraps what its modules hold."""
+
+    latest = Progress(math.nan, math.inf)  # of the last evaluation
+    at_iterate: Sites | None = None
+    left = False  # whether the sites are no longer those at the iterate
+
+
 _End: TypeAlias = tuple[Tried, Progress, list[tf.Tensor], Sites]
 
 
 class Sited(Protocol):
-    """Protocol of a model for the ascent."""
-
-    @property
-    def parameters(self) -> Sequence[gpflow.Parameter]:
-        """Its parameters."""
+    """Protocol of a model for the ascent, a ``tf.Module``."""
 
     @property
     def sites(self) -> Sites:
@@ -117,12 +125,11 @@ class HyperparameterAscent(tf.Module):
         super().__init__()
         self.solver, self._model, self._variables = solver, model, list(variables)
         self._site_updates, self._hyper_updates = site_updates, hyper_updates
-        self._stationarity, self._latest = stationarity, Progress(math.nan, math.inf)
+        self._stationarity, self._course = stationarity, _Course()
         self._further, self._spare = Further(starts), spare or Spare()
         self.tried: tuple[Tried, ...] = ()
         points = inducing_inputs(self) if inputs is None else inputs
         self.run = self._new_run(points, units, tolerance, in_graph)
-        self._at_iterate: Sites | None = None
         self.started = tf.Variable(not starts, trainable=False)  # whether the choice between starts is made
         self.last = tf.Variable([math.nan, math.inf], trainable=False, dtype=tf.float64)
 
@@ -133,7 +140,7 @@ class HyperparameterAscent(tf.Module):
         tolerance: float,
         in_graph: InGraph | None,
     ) -> Any:
-        coordinates = LogSpace(self._variables, self._model.parameters, inputs, units)
+        coordinates = LogSpace(self._variables, parts(self._model, gpflow.Parameter), inputs, units)
         if in_graph is None:
             return lbfgs.Run(coordinates, self._evaluate, tolerance, arrived=self._arrive)
         self._loss = OptimisedLoss(in_graph.settling, self._site_updates, self._stationarity)
@@ -210,11 +217,12 @@ class HyperparameterAscent(tf.Module):
             self.run.climb(self._hyper_updates)
             here = Progress(float(self.run.best), float(self._loss.violation))
             return here if here.violation <= self._stationarity else self._at_best()
-        sites = self._at_iterate = self._model.sites
+        course, sites = self._course, self._model.sites
+        course.at_iterate, course.left = sites, False
         raised = self.run.climb(self._hyper_updates)
-        if raised and self.run.at_latest and self._latest.violation <= self._stationarity:
-            return self._latest
-        self._model.assign_sites(self._at_iterate if raised else sites)
+        if raised and self.run.at_latest and course.latest.violation <= self._stationarity:
+            return course.latest
+        self._model.assign_sites(course.at_iterate if raised else sites)
         return self._at_best()
 
     def _at_best(self) -> Progress:
@@ -226,14 +234,16 @@ class HyperparameterAscent(tf.Module):
         return Progress(*self.solver.evaluate(self._site_updates, self._stationarity)[:2])
 
     def _evaluate(self) -> tuple[float, Sequence[tf.Tensor]]:
-        if self._at_iterate is not None:
-            self._model.assign_sites(self._at_iterate)
+        course = self._course
+        if course.left and course.at_iterate is not None:
+            self._model.assign_sites(course.at_iterate)
+        course.left = True
         found = self.solver.evaluate(self._site_updates, self._stationarity)
-        self._latest = Progress(found.objective, found.violation)
+        course.latest = Progress(found.objective, found.violation)
         return found.objective, found.gradient
 
     def _arrive(self) -> None:
-        self._at_iterate = self._model.sites
+        self._course.at_iterate, self._course.left = self._model.sites, False
 
     def _move(self, values: Sequence[tf.Tensor], sites: Sites) -> None:
         for variable, value in zip(self._moving, values, strict=False):

@@ -11,6 +11,7 @@ coordinates are the same to the last digit, and one for inputs that are standard
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -20,7 +21,9 @@ import numpy.typing as npt
 import tensorflow as tf
 import tensorflow.experimental.numpy as tnp
 from gpflow.inducing_variables import InducingPoints
-from tensorflow_probability import bijectors
+
+from gpflow_ext.data.on_host import is_softplus
+from gpflow_ext.data.parts import parts
 
 Vector: TypeAlias = npt.NDArray[np.float64]
 TAIL = 30.0  # below minus this the softplus is the exponential to the last digit
@@ -62,7 +65,7 @@ class LogSpace:
         self._dtypes = [variable.dtype.as_numpy_dtype for variable in self.variables]
         self._replicated = [isinstance(v, tf.distribute.DistributedValues) for v in self.variables]
         logs = {id(p.unconstrained_variable) for p in parameters if is_softplus(p.transform)}
-        sizes = [int(tf.size(variable)) for variable in self.variables]
+        sizes = [math.prod(shape) for shape in self._shapes]
         self.is_log = np.repeat([id(v) in logs for v in self.variables], sizes)
         self._ends = np.cumsum(sizes)
         points = {id(variable) for variable in inputs}
@@ -88,7 +91,10 @@ class LogSpace:
 
     def assign(self, x: Vector) -> None:
         """Give the variables the values at x [P]."""
-        raw, _ = self.on_host()(x)
+        self.assign_values(self.on_host()(x)[0])
+
+    def assign_values(self, raw: Vector) -> None:
+        """Give the variables values [P]."""
         parts = np.split(raw, self._ends[:-1])
         known = zip(self.variables, parts, self._shapes, self._dtypes, self._replicated, strict=True)
         for variable, part, shape, dtype, replicated in known:
@@ -100,8 +106,7 @@ class LogSpace:
 
     def gradient(self, x: Vector, by_variable: Sequence[tf.Tensor]) -> Vector:
         """Return the gradient at x [P] from that in the variables."""
-        raw = np.concatenate([np.zeros(0), *(np.ravel(part.numpy()) for part in by_variable)])
-        return raw.astype(np.float64) * self.on_host()(x)[1]
+        return flat(by_variable) * self.on_host()(x)[1]
 
     def on_host(self) -> Callable[[Vector], tuple[Vector, Vector]]:
         """Return the function from x [P] to the values of the variables, [P], and their slopes, [P].
@@ -112,17 +117,19 @@ class LogSpace:
 
         def values_and_slopes(x: Vector) -> tuple[Vector, Vector]:
             raw, slope = x * units, units.copy()
+            if not logs.size:
+                return raw, slope
             moved = raw[logs]
             with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-                raw[logs] = _value(moved, True, np)
-                slope[logs] *= _slope(moved, True, np)
+                raw[logs], slopes = _value_and_slope(moved, True, np)
+                slope[logs] *= slopes
             return raw, slope
 
         return values_and_slopes
 
     def assign_in_graph(self, x: tf.Tensor) -> None:
         """Do the same as `assign` by tensors alone."""
-        raw = _value(x * self._present_units(), self.is_log, tnp)
+        raw, _ = _value_and_slope(x * self._present_units(), self.is_log, tnp)
         parts = tf.split(raw, np.diff(self._ends, prepend=0))
         for variable, part, shape in zip(self.variables, parts, self._shapes, strict=True):
             variable.assign(tf.cast(tf.reshape(part, shape), variable.dtype))
@@ -131,22 +138,27 @@ class LogSpace:
         """Do the same as `gradient` by tensors alone."""
         raw = tf.concat([tf.cast(tf.reshape(part, [-1]), x.dtype) for part in by_variable], axis=0)
         units = self._present_units()
-        return raw * (units * _slope(x * units, self.is_log, tnp))
+        return raw * (units * _value_and_slope(x * units, self.is_log, tnp)[1])
 
     def _present_units(self) -> tf.Tensor:
         return tnp.asarray(tf.convert_to_tensor(self.units))
 
 
-def _value(moved: Any, is_log: Any, module: Any) -> Any:
-    """Return values of variables at coordinates times their units, by functions of NumPy or TensorFlow."""
-    y = module.exp(module.maximum(moved, -TAIL))
-    return module.where(is_log & (moved >= -TAIL), y + module.log(-module.expm1(-y)), moved)
+def flat(parts: Sequence[tf.Tensor]) -> Vector:
+    """Return the numbers of eager tensors one after the other, [P]."""
+    raw = np.concatenate([np.zeros(0), *(np.ravel(part.numpy()) for part in parts)])
+    return raw.astype(np.float64, copy=False)
 
 
-def _slope(moved: Any, is_log: Any, module: Any) -> Any:
-    """Return the derivatives of these."""
+def _value_and_slope(moved: Any, is_log: Any, module: Any) -> tuple[Any, Any]:
+    """Return values of variables at coordinates times their units, and the derivatives of these.
+
+    By functions of NumPy or TensorFlow.
+    """
     y = module.exp(module.maximum(moved, -TAIL))
-    return module.where(is_log & (moved >= -TAIL), y / -module.expm1(-y), 1.0)
+    share = -module.expm1(-y)
+    inside = is_log & (moved >= -TAIL)
+    return module.where(inside, y + module.log(share), moved), module.where(inside, y / share, 1.0)
 
 
 def present_shape(variable: tf.Variable) -> tuple[int, ...]:
@@ -157,8 +169,8 @@ def present_shape(variable: tf.Variable) -> tuple[int, ...]:
 
 def inducing_inputs(owner: tf.Module) -> list[tf.Variable]:
     """Return the variables of the inducing points of a model, or of a solver that holds one."""
-    parts = [part.Z for part in owner.submodules if isinstance(part, InducingPoints)]
-    return [part.unconstrained_variable for part in parts if isinstance(part, gpflow.Parameter)]
+    inputs = [part.Z for part in parts(owner, InducingPoints)]
+    return [part.unconstrained_variable for part in inputs if isinstance(part, gpflow.Parameter)]
 
 
 def spread(variable: tf.Variable) -> Vector:
@@ -168,18 +180,3 @@ def spread(variable: tf.Variable) -> Vector:
     varies = deviation > np.finfo(variable.dtype.as_numpy_dtype).eps * np.abs(inputs).max(axis=0, initial=0.0)
     units = np.exp2(np.rint(np.log2(np.where(varies, deviation, 1.0))))
     return np.broadcast_to(units, inputs.shape)
-
-
-def lower_bound(transform: bijectors.Bijector | None) -> float | None:
-    """Return what the last part of a transform adds: GPflow's positive parameters have such a bound."""
-    shift = transform.bijectors[0] if isinstance(transform, bijectors.Chain) else None
-    return float(shift.shift) if isinstance(shift, bijectors.Shift) else None
-
-
-def is_softplus(transform: bijectors.Bijector | None) -> bool:
-    """Tell whether a transform is the softplus, or the softplus above a lower bound."""
-    if isinstance(transform, bijectors.Chain) and len(transform.bijectors) == 2:
-        shift, transform = transform.bijectors
-        if not isinstance(shift, bijectors.Shift):
-            return False
-    return isinstance(transform, bijectors.Softplus) and transform.hinge_softness is None

@@ -11,7 +11,8 @@ import tensorflow as tf
 from gpflow.keras import tf_keras
 from gpflow.models import BayesianModel
 
-from gpflow_ext.training.log_space import TAIL, inducing_inputs, is_softplus, spread
+from gpflow_ext.data.on_host import is_softplus
+from gpflow_ext.training.log_space import TAIL, inducing_inputs, spread
 
 RATE = 0.01
 

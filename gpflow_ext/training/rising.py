@@ -9,6 +9,7 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
+from gpflow_ext.data import on_host
 from gpflow_ext.data.checks import Array
 from gpflow_ext.training.line import Line
 from gpflow_ext.training.log_space import present_shape
@@ -92,8 +93,7 @@ class LastSteps:
     def _moving(self, before: list[Array]) -> str:
         moves = []
         for (name, parameter), *ends in zip(self._watched.items(), before, self._values(), strict=True):
-            transform: Any = parameter.transform
-            old, new = (transform.forward(tf.constant(end)).numpy() for end in ends)
+            old, new = (on_host.value_at(parameter, end) for end in ends)
             moves.append((_change(old, new), f"{name} {_text(old)} to {_text(new)}"))
         largest = sorted((move for move in moves if move[0] > 0.0), key=lambda move: -move[0])
         shown = [text for _, text in largest[:_SHOWN]]

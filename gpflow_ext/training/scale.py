@@ -21,7 +21,9 @@ from gpflow.kernels import (
 from gpflow.models import BayesianModel
 from scipy.spatial.distance import cdist
 
+from gpflow_ext.data import on_host
 from gpflow_ext.data.checks import Array, are_inputs
+from gpflow_ext.data.parts import parts
 from gpflow_ext.numerics.centred import covariance, keeps_digits
 from gpflow_ext.sites import latent, markov_prior
 
@@ -61,7 +63,7 @@ def scale_failure(model: BayesianModel, data: Any = None) -> str | None:
     most = _most_rows(model)
     X = _some_rows(rows, most)
     points = getattr(model, "inducing_variable", None)
-    Z = X if points is None or not are_inputs(points) else _some_rows(points.Z.numpy(), most)
+    Z = X if points is None or not are_inputs(points) else _some_rows(on_host.value(points.Z), most)
     near = ("markov", "grid")  # whose inputs may span many length scales
     name = getattr(model, "prior_name", None)
     if name == "markov" and (truncated := markov_prior.truncation(model.kernel)) is not None:
@@ -129,7 +131,7 @@ def _lost_between_places(model: BayesianModel, X: Array) -> str | None:
 
     As times of two bursts: the variance of all of them, which `_lost_digits` compares with, does not show it.
     """
-    stationary = any(isinstance(part, IsotropicStationary) for part in model.submodules)
+    stationary = bool(parts(model, IsotropicStationary))
     if len(X) < 2 or not stationary:
         return None
     ordered, step = np.sort(X, axis=0), max(1, len(X) // _NEAR)
@@ -154,8 +156,8 @@ def _suits(kernel: Kernel, X: Array, Z: Array) -> bool:
     """
     if type(kernel) not in _FALLING:
         return False
-    lengths = np.asarray(kernel.lengthscales)
-    some, others = (np.asarray(kernel.slice(rows, None)[0]) / lengths for rows in (_some_rows(X, _FEW), Z))
+    lengths = on_host.value(kernel.lengthscales)
+    some, others = (on_host.columns(kernel, rows) / lengths for rows in (_some_rows(X, _FEW), Z))
     squares = cdist(some, others, "sqeuclidean")
     return bool(((squares >= 4.0 * gpflow.default_jitter()) & (squares <= _RELATED**2)).any())
 
@@ -191,8 +193,9 @@ def _shared_failure(kernel: Kernel, X: Array, Z: Array) -> str | None:
 def _most_rows(model: BayesianModel) -> int:
     """Return how many rows are examined."""
     kernel = getattr(model, "kernel", None)
-    modules = kernel.submodules if isinstance(kernel, Kernel) else ()
-    convolves = any(isinstance(part, gpflow.kernels.Convolutional) for part in (kernel, *modules))
+    convolves = isinstance(kernel, gpflow.kernels.Convolutional) or (
+        isinstance(kernel, Kernel) and parts(kernel, gpflow.kernels.Convolutional)
+    )
     return _IMAGES_LOOKED_AT if convolves else _LOOKED_AT
 
 

@@ -14,10 +14,9 @@ from gpflow.kernels import Kernel, Stationary
 from gpflow.models import BayesianModel
 
 from gpflow_ext.compiled.structure import Apart
-from gpflow_ext.data import length_scales
+from gpflow_ext.data import length_scales, on_host
 from gpflow_ext.sites.units import is_unlinked, squares, unweighted
 from gpflow_ext.training import deadline
-from gpflow_ext.training.log_space import lower_bound
 
 OWN, FROM_DATA, FROM_TARGETS = "the model's own", "length scales of the inputs", "variances of the targets"
 _DEVIATION = 2.0  # of the logarithm of a random factor
@@ -90,7 +89,9 @@ def _is_far(model: BayesianModel, X: Any) -> bool:
         return False
     for part in _stationary(model):
         value = length_scales.suggested(part, X)
-        if value is not None and np.max(np.abs(np.log(value / part.lengthscales))) > np.log(_FAR):
+        if value is None:
+            continue
+        if np.max(np.abs(np.log(value.numpy() / on_host.value(part.lengthscales)))) > np.log(_FAR):
             return True
     return False
 
@@ -166,7 +167,7 @@ def _ratio(model: Any, Y: Any) -> float:
         return 1.0
     square, spread = squares(model, Y)
     size = spread if model.mean_function.trainable_variables else square
-    ratio = size / sum(float(np.mean(variance.numpy())) for variance in variances)
+    ratio = size / sum(float(np.mean(on_host.value(variance))) for variance in variances)
     return ratio if _is_off(ratio) else 1.0
 
 
@@ -217,7 +218,7 @@ def _multiplied(model: Any, ratio: float) -> dict[int, tf.Tensor]:
 def _scaled(parameter: Parameter, factor: float) -> dict[int, tf.Tensor]:
     """Return the value of the variable of a parameter at which that is multiplied by a factor."""
     transform: Any = parameter.transform
-    value = tf.constant(_within(transform, factor * parameter.numpy()), parameter.dtype)
+    value = tf.constant(_within(transform, factor * on_host.value(parameter)), parameter.dtype)
     return {id(parameter.unconstrained_variable): transform.inverse(value)}
 
 
@@ -241,7 +242,7 @@ def _within(transform: Any, value: Any) -> Any:
     """Return positive values, within the bounds of their parameter if it has any."""
     low, high = (getattr(transform, end, None) for end in ("low", "high"))
     if low is None or high is None:
-        least = lower_bound(transform)
+        least = on_host.lower_bound(transform)
         return value if least is None else np.maximum(value, value.dtype.type(_ABOVE * least))
     return np.clip(value, 1.01 * np.asarray(low, value.dtype), 0.99 * np.asarray(high, value.dtype))
 

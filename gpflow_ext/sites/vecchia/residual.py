@@ -48,11 +48,13 @@ def closest(kernel: gpflow.kernels.Kernel, Z: Array, X: Array, near: Array, most
     most
         The number that is returned; −1 where they are fewer.
     """
+    found = np.full((len(X), most), -1)
+    if not near.size:
+        return found
     points = tf.constant(Z)
     phi = features(latent.kernels(kernel), points, root(kernel, points), tf.constant(X)).numpy()  # [S, N, M]
     own = latent.variances(kernel, tf.constant(X)).numpy().T - (phi**2).sum(axis=-1)
     own = np.maximum(own, gpflow.default_jitter())  # [S, N]
-    found = np.full((len(X), most), -1)
     for start in range(0, len(X), _BLOCK):
         rows = slice(start, start + _BLOCK)
         others = np.maximum(near[rows], 0)
