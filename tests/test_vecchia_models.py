@@ -187,3 +187,22 @@ def test_the_memory_of_a_model_whose_steps_hand_their_factor_on_counts_three_mor
     ]
     more = found[1].num_bytes - found[0].num_bytes
     assert more == 3 * 8 * functions * found[0].num_entries
+
+
+@pytest.mark.parametrize(("dtype", "variance", "length"), [(np.float32, 20.0, 3.0), (np.float64, 1e11, 6.0)])
+def test_smooth_kernels_are_conditioned_on_near_data_in_any_unit_and_precision(
+    dtype: Any, variance: float, length: float
+) -> None:
+    """Rounding leaves covariances of neighbours with eigenvalues below zero, by more than GPflow's jitter."""
+    with gpflow.config.as_context(gpflow.config.Config(float=dtype)):
+        X = np.random.default_rng(0).uniform(-2.0, 2.0, (60, 2)).astype(dtype)
+        Y = (np.sqrt(variance) * np.sin(X[:, :1])).astype(dtype)
+        kernel = gpflow.kernels.SquaredExponential(variance=variance, lengthscales=length)
+        noise = gpflow.likelihoods.Gaussian(0.01 * variance)
+        model = gpx.models.VGPKMM((X, Y), kernel, noise, prior="vecchia")
+        gpflow.set_trainable(kernel, False)
+        gpflow.set_trainable(noise, False)
+        assert gpx.fit(model, progress=False).status is gpx.Status.CONVERGED
+        mean, var = model.predict_f(X)
+        np.testing.assert_allclose(mean, Y, rtol=0, atol=0.3 * np.sqrt(variance))
+        assert np.all((var > 0.0) & (var < 0.01 * variance))

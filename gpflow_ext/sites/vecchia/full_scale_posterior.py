@@ -13,7 +13,7 @@ from gpflow_ext.functions.given import Given, domain
 from gpflow_ext.functions.randomness import Numbers
 from gpflow_ext.numerics import batched
 from gpflow_ext.sites import latent
-from gpflow_ext.sites.vecchia import residual
+from gpflow_ext.sites.vecchia import coefficients, residual
 from gpflow_ext.sites.vecchia.iterative_posterior import IterativePosterior
 from gpflow_ext.sites.vecchia.posterior import Around, VecchiaPosterior, around, gram
 
@@ -115,7 +115,9 @@ def _seen(
     X, Z = inputs
     mine = residual.features(kernels, Z, L, new)
     both = tf.concat([tf.gather(phi, near, axis=1), mine[:, :, None]], axis=2)
-    return mine, around(near, gram(kernels, X, new, near) - tf.matmul(both, both, transpose_b=True))
+    K = gram(kernels, X, new, near)
+    jitter = coefficients.jitter(K, X.dtype)
+    return mine, around(near, K - tf.matmul(both, both, transpose_b=True), jitter)
 
 
 def of_space(model: Any, precompute_cache: PrecomputeCacheType | str | None) -> VecchiaPosterior:

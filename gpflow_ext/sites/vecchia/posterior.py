@@ -46,10 +46,9 @@ class Around(NamedTuple):
         return tf.reduce_sum(self.a * shift, axis=-1), own + seen
 
 
-def around(near: tf.Tensor, K: tf.Tensor) -> Around:
-    """Return how places depend on their neighbours, from the covariances of `gram`."""
-    k, K = K[..., :-1, -1:], K[..., :-1, :-1]
-    K += gpflow.default_jitter() * tf.eye(tf.shape(K)[-1], dtype=DTYPE)
+def around(near: tf.Tensor, K: tf.Tensor, jitter: tf.Tensor) -> Around:
+    """Return how places depend on their neighbours, from the covariances of `gram` and what these lack."""
+    k, K = K[..., :-1, -1:], (K + jitter)[..., :-1, :-1]
     R = tf.linalg.cholesky(K)
     half = tf.linalg.triangular_solve(R, k)
     a = tf.linalg.triangular_solve(R, half, adjoint=True)[..., 0]
@@ -119,7 +118,8 @@ class VecchiaPosterior(SamplesFunctions, MarginalPosterior):
     ) -> Around:
         """Return the neighbours among X [N, D] of places [R, D], and how these depend on them."""
         near = self._nearest(X, rates, new)
-        return around(near, gram(kernels, X, new, near))
+        K = gram(kernels, X, new, near)
+        return around(near, K, coefficients.jitter(K, X.dtype))
 
     def _nearest(self, X: tf.Tensor, rates: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
         """Return the numbers of the data that new places [R, D] are conditioned on, [R, k]."""
