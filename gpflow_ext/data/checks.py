@@ -110,9 +110,9 @@ def _check_levels(likelihood: Any, Y: Array) -> None:
     check_class_numbers(Y, likelihood.num_bins)
     why = ""
     if not np.isfinite(tf.math.erf(tf.constant(np.inf, gpflow.default_float()))):
-        why = "is NaN at the lowest and the highest level, because erf is NaN at infinity in this build of TensorFlow"
+        why = "is NaN at the outer levels, because erf is NaN at infinity in this build of TensorFlow"
     elif likelihood.sigma.trainable:
-        why = "has a derivative in sigma that is NaN at the lowest and the highest level, zero times infinity"
+        why = "has a derivative in sigma that is NaN at the outer levels, zero times infinity"
     if why:
         instead = f"gpflow_ext.likelihoods.CumulativeLogit({likelihood.num_bins})"
         raise ValueError(f"GPflow's Ordinal {why}: use {instead}.")
