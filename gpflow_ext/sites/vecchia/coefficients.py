@@ -53,11 +53,11 @@ def coefficients(
         """Return K, [S, b, k, k], of cliques [b, k], less what their features explain."""
         there = tf.cast(members < sizes(X)[0], DTYPE)
         K = gram(kernels, tf.gather(X, _inside(members, X)), there)
-        diagonal = jitter(K, X.dtype)
+        added = jitter(K, X.dtype)
         for part in near:
             seen = tf.transpose(part, [2, 0, 1, 3]) * there[..., None]
             K -= tf.matmul(seen, seen, transpose_b=True)
-        return K + diagonal
+        return K + added * tf.eye(k, dtype=DTYPE)
 
     @tf.custom_gradient
     def value(*given: tf.Tensor) -> Any:
@@ -112,15 +112,14 @@ def gram(kernels: Kernels, X: tf.Tensor, there: tf.Tensor) -> tf.Tensor:
 
 
 def jitter(K: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Return jI for covariances [..., k, k], with GPflow's default j, or kε·max Kₙₙ where that is more.
+    """Return GPflow's jitter for covariances K [..., k, k], or kε·max Kₙₙ where that is more, [..., 1, 1].
 
     Rounding in the kernel's dtype leaves them with negative eigenvalues of that size: in single precision, or
     of raw targets.
     """
-    k = sizes(K)[-1]
-    largest = tf.reduce_max(tf.linalg.diag_part(K), axis=-1)[..., None, None]
-    needed = tf.cast(k, DTYPE) * float(np.finfo(dtype.as_numpy_dtype).eps) * largest
-    return tf.maximum(needed, tf.constant(gpflow.default_jitter(), DTYPE)) * tf.eye(k, dtype=DTYPE)
+    largest = tf.reduce_max(tf.linalg.diag_part(tf.stop_gradient(K)), axis=-1)[..., None, None]
+    needed = tf.cast(tf.shape(K)[-1], DTYPE) * float(np.finfo(dtype.as_numpy_dtype).eps) * largest
+    return tf.maximum(needed, tf.constant(gpflow.default_jitter(), DTYPE))
 
 
 def _fresh(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -47,8 +47,9 @@ class Around(NamedTuple):
 
 
 def around(near: tf.Tensor, K: tf.Tensor, jitter: tf.Tensor) -> Around:
-    """Return how places depend on their neighbours, from the covariances of `gram` and what these lack."""
-    k, K = K[..., :-1, -1:], (K + jitter)[..., :-1, :-1]
+    """Return how places depend on their neighbours, from the covariances of `gram` and their jitter."""
+    k, K = K[..., :-1, -1:], K[..., :-1, :-1]
+    K += jitter * tf.eye(tf.shape(K)[-1], dtype=DTYPE)
     R = tf.linalg.cholesky(K)
     half = tf.linalg.triangular_solve(R, k)
     a = tf.linalg.triangular_solve(R, half, adjoint=True)[..., 0]
