@@ -153,7 +153,7 @@ def test_options_that_nothing_would_follow_are_refused(
 def test_the_rate_of_adam_on_minibatches(recipe: Any, options: dict[str, Any], last: float) -> None:
     """After a thousand: as it was by its own recipe, and fallen for a model of GPflow's that goes by it."""
     model = gpflow.models.SVGP(problems.kernel(), BernoulliLogit(), Z.copy(), q_diag=True, num_data=24)
-    plan = recipe(model, DATA, minibatch_size=8, **options)
+    plan = recipe(model, DATA, minibatch_size=8, steps=1000, **options)
     rate = plan.trackables["optimizer"]._learning_rate
     rates = [float(rate(step) if callable(rate) else rate) for step in (0, 1000)]
     np.testing.assert_allclose(rates, [0.01, last], rtol=1e-5)
