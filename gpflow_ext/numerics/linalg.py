@@ -153,7 +153,7 @@ def with_jitter(gram: tf.Tensor, nugget: tf.Tensor | float = 0.0) -> tf.Tensor:
     Where rounding may take more than that from an eigenvalue, as in single precision, j is Nε·max Kₙₙ.
     """
     least = tf.cast(gpflow.default_jitter(), gram.dtype)
-    jitter = tf.maximum(least, _rounding(gram))
+    jitter = tf.maximum(least, rounding(gram))
     own = tf.linalg.diag_part(gram)
     return tf.linalg.set_diag(gram, own + jitter + tf.convert_to_tensor(nugget, gram.dtype)[..., None])
 
@@ -163,13 +163,14 @@ def above_rounding(gram: tf.Tensor) -> tf.Tensor:
 
     As of a kernel whose variance is that of house prices: rounding leaves their K with negative eigenvalues.
     """
-    lacking = tf.nn.relu(_rounding(gram) - tf.cast(gpflow.default_jitter(), gram.dtype))
+    lacking = tf.nn.relu(rounding(gram) - tf.cast(gpflow.default_jitter(), gram.dtype))
     return tf.linalg.set_diag(gram, tf.linalg.diag_part(gram) + lacking)
 
 
-def _rounding(gram: tf.Tensor) -> tf.Tensor:
-    """Return what rounding may take from an eigenvalue of K, Nε·max Kₙₙ, [..., 1]."""
-    size = tf.cast(_length(gram), gram.dtype) * float(np.finfo(gram.dtype.as_numpy_dtype).eps)
+def rounding(gram: tf.Tensor, dtype: tf.DType | None = None) -> tf.Tensor:
+    """Return what rounding in a dtype, by default that of K, takes from eigenvalues, Nε·max Kₙₙ, [..., 1]."""
+    kind = gram.dtype if dtype is None else dtype
+    size = tf.cast(_length(gram), gram.dtype) * float(np.finfo(kind.as_numpy_dtype).eps)
     return size * tf.reduce_max(tf.linalg.diag_part(gram), axis=-1, keepdims=True)
 
 

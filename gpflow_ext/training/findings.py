@@ -56,8 +56,7 @@ def findings(model: Any, data: Any = None) -> tuple[str, ...]:
         kernel = getattr(model, name, None)
         for path, part in _parts(kernel, name):
             said += [] if X is None or X.ndim != 2 else _of_lengthscales(path, part, X)
-            grown = _growth(part, X)
-            said += _of_variance(path, part, grown, *sizes, isinstance(unweighted(model), _CLASSES))
+            said += _of_variance(path, part, X, *sizes, isinstance(unweighted(model), _CLASSES))
     return (*said, *_of_likelihood(model, noise))
 
 
@@ -99,23 +98,21 @@ def _of_lengthscales(path: str, kernel: Kernel, X: Array) -> Iterator[str]:
         )
 
 
-def _growth(kernel: Kernel, X: Array | None) -> float:
-    """Return the mean variance of functions at inputs X [N, D] by the kernel's own: one but for slopes."""
-    if not isinstance(kernel, Linear) or X is None or X.ndim != 2:
-        return 1.0
-    return float(np.mean(kernel(X, full_cov=False)) / np.max(kernel.variance))
-
-
 def _of_variance(
-    path: str, kernel: Kernel, grown: float, square: float, spread: float, classes: bool
+    path: str, kernel: Kernel, X: Array | None, square: float, spread: float, classes: bool
 ) -> Iterator[str]:
-    """Yield what is said of a variance, in units of the targets' mean square and of their variance."""
+    """Yield what is said of a variance, in units of the targets' mean square and of their variance.
+
+    That of a slope is judged by the variance of its functions at the inputs.
+    """
     variance = getattr(kernel, "variance", None)
     if not isinstance(variance, gpflow.Parameter) or not variance.trainable:
         return
     largest = float(np.max(on_host.value(variance)))
-    size, told = largest * grown, f"{path}.variance: {largest:.3g}"
-    told += f", {size:.3g} of functions at the inputs," if grown != 1.0 else ""
+    size, told = largest, f"{path}.variance: {largest:.3g}"
+    if isinstance(kernel, Linear) and X is not None and X.ndim == 2:
+        size = float(np.mean(kernel(X, full_cov=False)))
+        told += f", {size:.3g} of functions at the inputs,"
     if size > (_CERTAIN if classes else _LARGE * square):
         why = ": the classes are separable" if classes else ""
         yield f"{told} has run away{why}; a prior would hold it."

@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import gpflow
-import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.numerics import stacked
+from gpflow_ext.numerics import linalg, stacked
 from gpflow_ext.numerics.batched import sizes
 from gpflow_ext.sites.vecchia import blocks
 from gpflow_ext.sites.vecchia.rows import DTYPE
@@ -117,8 +116,7 @@ def jitter(K: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     Rounding in the kernel's dtype leaves them with negative eigenvalues of that size: in single precision, or
     of raw targets.
     """
-    largest = tf.reduce_max(tf.linalg.diag_part(tf.stop_gradient(K)), axis=-1)[..., None, None]
-    needed = tf.cast(tf.shape(K)[-1], DTYPE) * float(np.finfo(dtype.as_numpy_dtype).eps) * largest
+    needed = linalg.rounding(tf.stop_gradient(K), dtype)[..., None]
     return tf.maximum(needed, tf.constant(gpflow.default_jitter(), DTYPE))
 
 
