@@ -182,6 +182,7 @@ def test_few_inducing_points_do_not_let_the_variance_run_away(targets: Any, like
         gpx.fit(model, progress=False)
     dense, sparse = (model.kernel.variance.numpy() for model in models)
     assert sparse < 5.0 * dense
+    np.testing.assert_allclose(_held(model), _closed(model), rtol=1e-6)  # by `evidence`, and at the mode
     exact, approximate = (model.predict_f(XNEW)[0] for model in models)
     np.testing.assert_allclose(approximate, exact, rtol=0, atol=np.sqrt(dense))
 
