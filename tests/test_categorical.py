@@ -13,7 +13,12 @@ import tensorflow as tf
 from scipy.special import log_expit, log_softmax, logsumexp
 
 from gpflow_ext.likelihoods import BernoulliLogit, MultinomialLogit, StickBreaking
-from gpflow_ext.likelihoods.softmax import expected_lse, expected_lse_rise, log_expected_softmax
+from gpflow_ext.likelihoods.softmax import (
+    expected_lse,
+    expected_lse_rise,
+    log_expected_probability,
+    log_expected_softmax,
+)
 from gpflow_ext.models import VGPKMM
 from gpflow_ext.numerics import bounds
 from gpflow_ext.numerics.logistic import expected_llp
@@ -170,13 +175,18 @@ def test_rise_of_the_expected_log_sum_exp(rise: float) -> None:
         np.testing.assert_allclose(found, exact, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("graph", [False, True])
-def test_all_derivatives_of_the_rise(graph: bool) -> None:
-    """To the third order against differences, of a narrow and a wide function."""
+@pytest.mark.parametrize(
+    ("which_integral", "graph"), [("rise", False), ("rise", True), ("probability", True), ("rare", True)]
+)
+def test_all_derivatives_of_the_integrals(which_integral: str, graph: bool) -> None:
+    """To the third order against differences, of a narrow and a wide function; of a rare class too."""
     own, rise = tf.constant([[False, True, False]]), tf.constant(2.0, tf.float64)
+    far = tf.constant([[0.0, 60.0 if which_integral == "rare" else 0.0, 0.0]], tf.float64)
 
     def value(x: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_sum(expected_lse_rise(x[:, :3], x[:, 3:], own, rise))
+        if which_integral == "rise":
+            return tf.reduce_sum(expected_lse_rise(x[:, :3], x[:, 3:], own, rise))
+        return tf.reduce_sum(log_expected_probability(x[:, :3] - far, x[:, 3:], own))
 
     def derivatives(x: tf.Tensor) -> tuple[tf.Tensor, ...]:
         found = []
@@ -272,6 +282,33 @@ def test_expected_softmax_of_two_classes_is_a_logistic_normal() -> None:
     np.testing.assert_allclose(p, exact, rtol=0, atol=1e-6)
 
 
+def test_probability_of_one_class_is_that_of_all() -> None:
+    """Whatever the variances, up to where integrals of rare classes leave the numbers that there are."""
+    rng = np.random.default_rng(5)
+    for scale, low, high in ((3.0, -6.0, 1.3), (10.0, -2.0, 1.3), (10.0, 1.0, 2.5)):
+        mean = tf.constant(scale * rng.normal(size=(60, 4)))
+        var = tf.constant(10.0 ** rng.uniform(low, high, (60, 4)))
+        own = tf.one_hot(tf.constant(rng.integers(0, 4, 60)), 4, True, False)
+        exact = log_expected_softmax(mean, var)[own]
+        np.testing.assert_allclose(log_expected_probability(mean, var, own), exact, rtol=0, atol=1e-7)
+
+
+@each_dtype
+def test_log_probability_of_a_rare_class(dtype: tf.DType) -> None:
+    """Without variance it is the softmax itself, with the slopes of that, where p underflows by far."""
+    mean = tf.constant(np.random.default_rng(0).normal(size=(50, 5)) * 1000.0, dtype)
+    own = tf.one_hot(tf.range(50) % 5, 5, True, False)
+    with tf.GradientTape() as tape:
+        tape.watch(mean)
+        found = log_expected_probability(mean, tf.zeros_like(mean), own)
+    exact = log_softmax(mean.numpy(), axis=1)
+    tight = np.finfo(dtype.as_numpy_dtype).eps
+    assert exact[own.numpy()].min() < -2000.0
+    np.testing.assert_allclose(found, exact[own.numpy()], rtol=4.0 * tight, atol=1e4 * tight)
+    slopes = tf.cast(own, dtype).numpy() - np.exp(exact)
+    np.testing.assert_allclose(tape.gradient(found, mean), slopes, rtol=0, atol=1e-5)
+
+
 def test_expected_softmax_has_finite_gradients_at_any_variance() -> None:
     """A rule that is not used must not spoil the gradient of the one that is: against central differences."""
     mean = tf.constant([[0.3, -2.0, 1.0], [60.0, 0.0, -50.0]], tf.float64)
@@ -312,7 +349,7 @@ def test_multinomial_density_is_that_of_the_probabilities() -> None:
     p = likelihood.class_probabilities(m, m, v).numpy()
     density = likelihood.predict_log_density(m, m, v, LABELS)
     np.testing.assert_allclose(
-        density, np.log(np.take_along_axis(p, LABELS.astype(int), 1)[:, 0]), rtol=1e-12
+        density, np.log(np.take_along_axis(p, LABELS.astype(int), 1)[:, 0]), rtol=1e-10
     )
     far = np.array([[0.0, -900.0, 3.0]])
     value = likelihood.predict_log_density(far, far, 1e-3 * np.ones((1, 3)), np.array([[1.0]]))

@@ -35,7 +35,7 @@ TOWER: list[dict[str, str]] = [
         "grid.krylov grid.trace grid.prior grid.factors grid.structure grid.posterior grid structured model"
     },
     {
-        "likelihoods": "label_noise counts overdispersed classes weighted standardised student_t largest_evenly largest_graded largest softmax binary categorical ordinal robust_max ."
+        "likelihoods": "label_noise counts overdispersed classes weighted standardised student_t largest_evenly largest_graded largest largest_utility softmax binary categorical ordinal robust_max ."
     },
     {
         "prediction": "densities functions composed average learnt rescaled batches held_out metrics baselines predictor plotting dependence"

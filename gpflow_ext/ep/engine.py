@@ -8,8 +8,8 @@ sites are evaluated once, and the step is undone where these are not sound.
 Parallel sweeps at ρ = 1 overshoot where many data share what they see: the change of the sites, r, alternates
 in sign. So by default ρ is the secant (Barzilai-Borwein) estimate ρ ← ρ ⟨r₋, r₋⟩ / ⟨r₋, r₋ − r⟩ kept within
 [0.1, 1]: exact for one dominant mode, never an over-relaxation, 1 where nothing alternates. It does not move
-the fixed point. Where a datum has several factors the upper end is 100: factors that compare latent functions
-do not see their sum, along which plain sweeps take thousands of steps, over-relaxed ones some two hundred.
+the fixed point. Where a datum has several latent functions the upper end is 100: factors that compare these
+do not see their sum, along which plain sweeps take up to thousands of steps, over-relaxed ones two hundred.
 log Z is not monotone along the way and decides nothing but convergence.
 """
 
@@ -28,13 +28,13 @@ from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.solver import Evaluation, Progress
 
 SMALLEST_DAMPING = 0.1
-LARGEST_RELAXATION = 100.0  # where a datum has several factors
+LARGEST_RELAXATION = 100.0  # where a datum has several latent functions
 ATTEMPTS = 20  # of a step, each with half the length of the last
 
 
 def largest_relaxation(nat1: tf.Tensor) -> float:
     """Return the upper end of ρ for sites of this shape, [N, L] or [N, F, L']."""
-    return 1.0 if nat1.shape.rank == 2 else LARGEST_RELAXATION
+    return 1.0 if nat1.shape[1:] == [1] else LARGEST_RELAXATION
 
 
 def relaxation(

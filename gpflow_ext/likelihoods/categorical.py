@@ -15,7 +15,12 @@ from gpflow.likelihoods import Likelihood
 from gpflow_ext.data.arguments import check_whole
 from gpflow_ext.data.checks import check_class_numbers
 from gpflow_ext.likelihoods.label_noise import bound_beside, is_noisy, levels, log_mixture, wrong_share
-from gpflow_ext.likelihoods.softmax import expected_lse, expected_lse_rise, log_expected_softmax
+from gpflow_ext.likelihoods.softmax import (
+    expected_lse,
+    expected_lse_rise,
+    log_expected_probability,
+    log_expected_softmax,
+)
 from gpflow_ext.numerics.bounds import (
     LLPBound,
     LSEBound,
@@ -167,6 +172,13 @@ class MultinomialLogit(CategoricalLikelihood):
 
     def _log_probabilities(self, Fmu: tf.Tensor, Fvar: tf.Tensor) -> tf.Tensor:
         return log_mixture(log_expected_softmax(Fmu, Fvar), self.flip, self.num_classes)
+
+    @inherit_check_shapes
+    def _predict_log_density(
+        self, X: TensorType, Fmu: TensorType, Fvar: TensorType, Y: TensorType
+    ) -> tf.Tensor:
+        log_p = log_expected_probability(*broadcast(Fmu, Fvar), self._indicators(Y))
+        return log_mixture(log_p, self.flip, self.num_classes)
 
     @inherit_check_shapes
     def _variational_expectations(
