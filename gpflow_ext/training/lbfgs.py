@@ -162,7 +162,7 @@ class Run(tf.Module):
     coordinates
         What moves.
     evaluate
-        The objective, in the variables of the coordinates or more of them.
+        The objective, a function where the variables of the coordinates are; an `Objective` may have more.
     tolerance
         Relative gain of an iteration that counts as none.
     bounds

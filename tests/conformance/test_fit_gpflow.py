@@ -134,16 +134,18 @@ def by_gpflow(case: Case, maxiter: int = 2000) -> tuple[float, int]:
 def _evaluations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of coordinates at which L-BFGS has asked for the objective."""
     asked: list[int] = []
-    initialise = lbfgs.Run.__init__
+    made = lbfgs.in_coordinates
 
-    def counting(self, coordinates, evaluate, *rest, **more) -> None:
-        def counted():
-            asked.append(len(coordinates.is_log))
-            return evaluate()
+    def counting(objective, coordinates):
+        evaluate = made(objective, coordinates)
 
-        initialise(self, coordinates, counted, *rest, **more)
+        def counted(x: np.ndarray) -> Any:
+            asked.append(len(x))
+            return evaluate(x)
 
-    monkeypatch.setattr(lbfgs.Run, "__init__", counting)
+        return counted
+
+    monkeypatch.setattr(lbfgs, "in_coordinates", counting)
     return asked
 
 
