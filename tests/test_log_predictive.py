@@ -118,6 +118,14 @@ def test_moments_of_targets_are_those_of_a_fine_grid(
     np.testing.assert_allclose(found[1], tf.fill([2, 3, 1], spread), rtol=1e-7)
 
 
+def test_a_variance_below_zero_by_rounding_is_zero() -> None:
+    """As GPflow's ``GPR`` in single precision has them: the density was NaN."""
+    mean, Y = tf.constant([[0.1]], tf.float64), tf.constant([[0.0]], tf.float64)
+    likelihood = gpflow.likelihoods.Gaussian(1e-4)
+    found, exact = (log_predictive(likelihood, Y, mean, var + 0.0 * Y, Y) for var in (-1e-3, 0.0))
+    np.testing.assert_allclose(found, exact, rtol=1e-12)
+
+
 def test_rows_of_switched_likelihoods_are_scored_by_their_own() -> None:
     """Errors were those of [mean by the first, mean by the second] against [target, number of the likelihood]."""
     parts = [gpflow.likelihoods.Gamma(shape=100.0), gpflow.likelihoods.Poisson()]

@@ -6,12 +6,14 @@ import gpflow
 import numpy as np
 import pytest
 import tensorflow as tf
+from gpflow.inducing_variables import InducingPoints
 from matplotlib.figure import Figure
 from scipy.stats import norm, poisson
 
+import gpflow_ext as gpx
 from gpflow_ext import export, metrics, plotting
 from gpflow_ext.likelihoods import BernoulliLogit, PoissonLog, Standardised, Weighted
-from gpflow_ext.models import VGPKMM
+from gpflow_ext.models import VGPKMM, GPRNTensor
 
 P = np.array([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5], [0.25, 0.75]])
 Y = np.array([[0.0], [0.0], [0.0], [1.0]])
@@ -169,6 +171,45 @@ def test_evaluate_classification(data, num_classes):
     assert seen["error"] == np.mean(p.argmax(axis=1) != y[:, 0])
     np.testing.assert_allclose(seen["ece"], metrics.expected_calibration_error(p, y), rtol=1e-10)
     np.testing.assert_allclose(seen["nlpd"], metrics.nlpd_from_probabilities(p, y), rtol=1e-10)
+
+
+@pytest.mark.parametrize("likelihood", [BernoulliLogit(), gpflow.likelihoods.Bernoulli()])
+def test_several_binary_outputs_are_scored_and_served_by_their_probabilities(data, likelihood, tmp_path):
+    X, _ = data
+    kernel = gpflow.kernels.SharedIndependent(gpflow.kernels.SquaredExponential(), 2)
+    points = gpflow.inducing_variables.SharedIndependentInducingVariables(InducingPoints(X[:5]))
+    model = gpflow.models.SVGP(kernel, likelihood, points, num_latent_gps=2)
+    rng = np.random.default_rng(2)
+    model.q_mu.assign(rng.normal(size=(5, 2)))
+    y = rng.integers(0, 2, (11, 2)).astype(float)
+    p = model.predict_y(X)[0].numpy()
+    seen = metrics.evaluate(model, (X, y), batch_size=5)
+    assert seen.keys() == {"nlpd", "rmse", "nmae"}
+    np.testing.assert_allclose(seen["rmse"], np.sqrt(np.mean((p - y) ** 2)), rtol=1e-10)
+    density = np.log(np.where(y == 1.0, p, 1.0 - p)).sum(axis=1)
+    np.testing.assert_allclose(seen["nlpd"], -density.mean(), rtol=1e-10)
+    served = gpx.load_exported(export(model, tmp_path / "model")).predict(X)
+    assert not served.keys() & {"class", "probabilities"}
+    np.testing.assert_allclose(served["mean"], p, rtol=1e-9)
+
+
+def test_missing_targets_of_a_network_do_not_count(data):
+    X, y = data
+    kernel = gpflow.kernels.SquaredExponential()
+    model = GPRNTensor((X, np.c_[y, -y]), kernel, gpflow.kernels.SquaredExponential(), 1)
+    targets = np.c_[y, -y]
+    targets[::2, 0], targets[5] = np.nan, np.nan
+    seen = metrics.evaluate(model, (X, targets))
+    mean, variance = (part.numpy() for part in model.predict_y(X))
+    there = ~np.isnan(targets)
+    error = (mean - targets)[there]
+    density = norm.logpdf(error, 0.0, np.sqrt(variance[there])).sum()
+    np.testing.assert_allclose(seen["nlpd"], -density / 10, rtol=1e-9)  # one row has no target
+    np.testing.assert_allclose(seen["rmse"], np.sqrt(np.mean(error**2)), rtol=1e-9)
+    np.testing.assert_allclose(seen["nmae"], np.abs(error).sum() / np.abs(targets[there]).sum(), rtol=1e-9)
+    alone = gpflow.models.GPR((X, y), kernel)
+    with pytest.raises(ValueError, match="NaN at row 5"):
+        metrics.evaluate(alone, (X, targets[:, 1:]))
 
 
 def test_evaluate_predicts_each_batch_once(data):

@@ -20,6 +20,8 @@ def class_probabilities(
 ) -> tf.Tensor | None:
     """Return the predictive probability of each class, or ``None`` where the likelihood is not a classifier.
 
+    Nor is one of labels that depend on one latent function, such as ``Bernoulli``, of several outputs.
+
     Parameters
     ----------
     likelihood
@@ -34,6 +36,8 @@ def class_probabilities(
     -------
     Probabilities in class order, shape [N, K], or ``None``.
     """
+    if isinstance(likelihood, gpflow.likelihoods.ScalarLikelihood) and Fmu.shape[-1] != 1:
+        return None
     own = getattr(likelihood, "class_probabilities", None)
     if own is not None:
         return own(X, Fmu, Fvar)

@@ -22,8 +22,10 @@ def log_predictive(likelihood: Any, X: tf.Tensor, mean: tf.Tensor, var: tf.Tenso
 
     By ``likelihood.predict_log_density``, unless that is GPflow's quadrature of scalar likelihoods. Its nodes
     are where the Gaussian is, and miss a likelihood that is narrow or far beside it, by up to millions of
-    nats. Here they are where the product is, which is taken to have one peak. O(N) densities.
+    nats. Here they are where the product is, which is taken to have one peak. O(N) densities. Variances below
+    zero, as those of GPflow's ``GPR`` may be by rounding, are taken for zero.
     """
+    var = tf.maximum(var, tf.zeros([], var.dtype))
     if isinstance(likelihood, gpflow.likelihoods.SwitchedLikelihood):
         return _of_parts(likelihood, X, mean, var + tf.zeros_like(mean), Y)
     if not by_quadrature(likelihood, "_predict_log_density"):

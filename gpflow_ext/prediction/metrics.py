@@ -134,7 +134,9 @@ def evaluate(
     [N, 2], are compared with the predicted rate times the exposure, and targets of a ``SwitchedLikelihood``
     with the mean by the likelihood that their row numbers. With the weights of a ``Weighted``
     likelihood in the last column of Y, a row counts as its weight of copies. The density of a `GPRNTensor`
-    without draws of a sampler is the Gaussian with its moments, as that of its exports is.
+    without draws of a sampler is the Gaussian with its moments, as that of its exports is; targets that are
+    NaN do not count, nor do rows without others. Several outputs of a likelihood of labels are no classes:
+    their means are compared with the labels, so that "rmse" is the root of the Brier score of binary ones.
 
     Parameters
     ----------
@@ -248,8 +250,9 @@ class Tested(NamedTuple):
         return Tested(densities[which], prediction[which], is_classifier, Y[which], some)
 
     def counted(self) -> Tested:
-        """Return the rows of weights above 0."""
-        return self if self.weights is None else self.rows(self.weights > 0.0)
+        """Return the rows of weights above 0; those without targets stay only if a density is NaN there."""
+        there = np.isnan(self.densities) | ~np.isnan(self.Y).all(axis=1)
+        return self.rows(there if self.weights is None else there & (self.weights > 0.0))
 
     def scores(self) -> dict[str, float]:
         """Return the metrics of `evaluate`."""
@@ -259,6 +262,9 @@ class Tested(NamedTuple):
             metrics["error"] = error_rate(prediction, Y, weights)
             metrics["ece"] = expected_calibration_error(prediction, Y, weights=weights)
             return metrics
+        if (missing := np.isnan(Y)).any():
+            weights = None if weights is None else np.broadcast_to(weights[:, None], Y.shape)[~missing]
+            prediction, Y = prediction[~missing], Y[~missing]
         metrics["rmse"] = rmse(prediction, Y, weights)
         if np.any(Y):  # the normalised error is undefined for targets that are all 0
             metrics["nmae"] = nmae(prediction, Y, weights)
