@@ -39,6 +39,7 @@ from gpflow_ext.cli import (
     training,
 )
 from gpflow_ext.cli.models import sgpmc_freeform
+from gpflow_ext.sampling import sample
 from gpflow_ext.training import execution, rising
 from scripts.shared.serving import served
 
@@ -110,6 +111,7 @@ def test_help_and_mistakes_are_answered_before_tensorflow_is_imported(folder: Pa
         ["export", "nothing", "models"],
         ["serve", "nothing"],
         ["zoo", "--folder", "nothing"],
+        ["zoo", str(folder)],
         ["zoo", "bogus", "--folder", str(ROOT / "saved_models")],
         ["zoo", "wine_sparse_ep/3", "--folder", str(ROOT / "saved_models")],
         ["zoo", "wine_sparse_ep", "--folder", str(ROOT / "saved_models"), "--sha256", "abc"],
@@ -146,6 +148,7 @@ def test_help_and_mistakes_are_answered_before_tensorflow_is_imported(folder: Pa
         "there is no exported model in nothing",
         "name the --run-dir of a training",
         "there is no folder 'nothing'",
+        f"error: a model is named by itself, and its folder or address by --folder {folder}\n",
         "has no model 'bogus'",
         "saved_models has no version 3 of wine_sparse_ep; it has 1.\n",
         "wine_sparse_ep is another model than was asked for",
@@ -176,6 +179,8 @@ def test_it_starts_soon() -> None:
             "It was rising. Give more --steps; with --run-dir the same command goes on from where it ended.",
         ),
         (execution._AGAIN, "With --run-dir the same command would go on from there."),
+        (sample._AGAIN, "With --run-dir the same command would go on from there."),
+        ("The same call resumes in runs/a.", "The same command resumes in runs/a."),
         (
             "Build the model as it was when it was saved, or start in an empty folder.",
             "Give the flags of that run, or another --run-dir.",
