@@ -39,6 +39,7 @@ from gpflow_ext.cli import (
     training,
 )
 from gpflow_ext.cli.models import sgpmc_freeform
+from gpflow_ext.persistence.manifest import AnotherRunError
 from gpflow_ext.sampling import sample
 from gpflow_ext.training import execution, rising
 from scripts.shared.serving import served
@@ -653,6 +654,31 @@ def test_a_refused_run_leaves_the_flags_of_the_one_that_is_there(tmp_path: Path)
     runs.check(tmp_path, SimpleNamespace(sha256="one"))
     with pytest.raises(ValueError, match="has changed since the training"):
         runs.check(tmp_path, SimpleNamespace(sha256="two", name="t.csv"))
+
+
+def test_a_refusal_to_resume_names_the_flags_that_differ(tmp_path: Path) -> None:
+    def run(sha256: str = "one", model: str = "vgp-kmm", **flags: Any) -> None:
+        options = SimpleNamespace(run_dir=tmp_path, task="binary", data="t.csv", lengthscale=None, ard=False)
+        vars(options).update(flags)
+        with runs.recorded(options, model, sha256):
+            if flags.get("ard") or sha256 != "one" or model != "vgp-kmm":
+                raise AnotherRunError("of this model")
+
+    (tmp_path / "checkpoints").mkdir()
+    run(lengthscale=1.0)
+    run()  # no step has been taken yet
+    (tmp_path / "checkpoints/ckpt-1.index").touch()
+    before = (tmp_path / "run.json").read_text()
+    for changed, said in (
+        ({"lengthscale": 2.0}, "--lengthscale was not given and is 2.0. Give those of that run"),
+        ({"ard": True, "data": "u.csv"}, "--data was t.csv and is u.csv; --ard was not given and is given"),
+        ({"sha256": "two"}, "t.csv has changed"),
+        ({"model": "sparse-ep"}, "--model was vgp-kmm and is sparse-ep"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(said)):
+            run(**changed)
+        assert (tmp_path / "run.json").read_text() == before
+    run(steps=3)
 
 
 @pytest.mark.parametrize(
