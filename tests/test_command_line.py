@@ -656,6 +656,15 @@ def test_a_refused_run_leaves_the_flags_of_the_one_that_is_there(tmp_path: Path)
         runs.check(tmp_path, SimpleNamespace(sha256="two", name="t.csv"))
 
 
+def test_a_folder_in_which_a_training_runs_takes_no_other(tmp_path: Path) -> None:
+    options = SimpleNamespace(run_dir=tmp_path / "runs", task="binary")
+    busy = pytest.raises(ValueError, match=r"runs: another training is running there\.")
+    with runs.recorded(options, "vgp-kmm", "one"), busy, runs.recorded(options, "vgp-kmm", "one"):
+        pass
+    with runs.recorded(options, "vgp-kmm", "one"):
+        pass
+
+
 def test_a_refusal_to_resume_names_the_flags_that_differ(tmp_path: Path) -> None:
     def run(sha256: str = "one", model: str = "vgp-kmm", **flags: Any) -> None:
         options = SimpleNamespace(run_dir=tmp_path, task="binary", data="t.csv", lengthscale=None, ard=False)

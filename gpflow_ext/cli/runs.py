@@ -29,9 +29,6 @@ _FREE = {"steps", "run_dir", "export", "xla", "model", "robust", "task", "tensor
 
 def save(options: argparse.Namespace, model: str, sha256: str | None = None) -> None:
     """Write the flags, and the hash of the data, beside the checkpoints, so that these data can be loaded again."""
-    if options.run_dir.is_file():
-        raise ValueError(f"--run-dir {options.run_dir} is a file: name a folder.")
-    check_folder(f"--run-dir {options.run_dir}", options.run_dir)
     options.run_dir.mkdir(parents=True, exist_ok=True)
     content = {"model": model, "sha256": sha256, "arguments": _plain(options)}
     _write(options.run_dir / RUN_FILE, json.dumps(content, indent=2) + "\n")
@@ -42,11 +39,25 @@ def recorded(options: argparse.Namespace, model: str, sha256: str) -> Iterator[N
     """Save the flags of a run, if it has a folder; where it is refused, those of the run that is there come back.
 
     It is refused with the flags that differ from that run, also those of values to start from: these would have
-    no effect any more.
+    no effect any more. So is a folder that another training uses, is a file or cannot be written to.
     """
     if options.run_dir is None:
         yield
         return
+    if options.run_dir.is_file():
+        raise ValueError(f"--run-dir {options.run_dir} is a file: name a folder.")
+    check_folder(f"--run-dir {options.run_dir}", options.run_dir)
+    from gpflow_ext.persistence.durable import alone
+
+    busy = (
+        f"--run-dir {options.run_dir}: another training is running there. Wait for its end, or name another."
+    )
+    with alone(options.run_dir, busy), _as_recorded(options, model, sha256):
+        yield
+
+
+@contextmanager
+def _as_recorded(options: argparse.Namespace, model: str, sha256: str) -> Iterator[None]:
     file = options.run_dir / RUN_FILE
     before = file.read_text(encoding="utf-8") if file.is_file() else None
     begun = any((options.run_dir / "checkpoints").glob("*.index"))
