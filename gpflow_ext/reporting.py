@@ -7,6 +7,7 @@ import html
 import io
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ import scipy.special
 import tensorflow as tf
 
 from gpflow_ext.citations import cite
-from gpflow_ext.data.datasets import Split
+from gpflow_ext.data.datasets import Scaler, Split
+from gpflow_ext.data.datasets.missing import without_missing_tests
 from gpflow_ext.data.datasets.targets import names_of
 from gpflow_ext.likelihoods import CountLikelihood
+from gpflow_ext.numerics.target_moments import innermost
 from gpflow_ext.persistence.manifest import recorded, versions
 from gpflow_ext.prediction import baselines, dependence, learnt, metrics, plotting
 from gpflow_ext.prediction.batches import Predicted
@@ -59,9 +62,9 @@ def report(
     ----------
     model
         A trained GPflow model of ``split.train``, or an object that holds one as ``model`` or ``model_``,
-        such as the result of `auto` or an estimator that takes the inputs of the split.
+        such as the result of `auto` or an estimator that takes the inputs of the split, and may scale them.
     split
-        The data, with a test part.
+        The data, with a test part. Test rows with missing targets are left out.
     path
         The file to write, such as ``"report.html"``.
     result
@@ -89,10 +92,11 @@ def report(
     result = result or getattr(getattr(model, "estimator", model), "result_", None)
     why = getattr(model, "why", None)
     limits = recorded(None, None, notes, None)["notes"]
+    split = without_missing_tests(_scaled(split, getattr(model, "scaler_", None)))
     model = getattr(model, "model", getattr(model, "model_", model))
     X, Y = split.test
     if not len(X):
-        raise ValueError("split has no test rows: give load, or auto, test_fraction above 0")
+        raise ValueError("split has no test rows with targets: give load, or auto, test_fraction above 0")
     if not isinstance(getattr(model, "likelihood", None), gpflow.likelihoods.Likelihood):
         raise ValueError(
             f"model must be a GPflow model or hold one as `model` or `model_`; got a {type(model).__name__}"
@@ -111,7 +115,7 @@ def report(
         "<h2>Scores</h2>",
         _scores(model, (X, Y), baselines.scores(split, _BASELINE_ROWS)),
         "<h2>Calibration</h2>",
-        _calibration(model, X, Y),
+        _calibration(model, X, Y, split.labels),
         "<h2>What was learnt</h2>",
         _parameters(model, split),
         "<h2>Partial dependence</h2>",
@@ -140,6 +144,16 @@ def _check_classes(classes: Array | None, labels: Sequence[str] | None) -> None:
         )
 
 
+def _scaled(split: Split, scaler: Any) -> Split:
+    """Return the data with the inputs that an estimator with this scaler gives its model."""
+    if scaler is None:
+        return split
+    train, test = ((scaler.transform(X).astype(X.dtype), Y) for X, Y in split)
+    before = split.scaler
+    whole = Scaler(before.mean + before.scale * scaler.mean_, before.scale * scaler.scale_)
+    return replace(split, train=train, test=test, scaler=whole)
+
+
 def _table(rows: Sequence[Sequence[str]], heads: Sequence[str] = ()) -> str:
     head = "<tr>" + "".join(f"<th>{html.escape(each)}</th>" for each in heads) + "</tr>" if heads else ""
     body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in rows)
@@ -152,7 +166,7 @@ def _list(sentences: Sequence[str]) -> str:
 
 def _data(model: Any, split: Split, result: FitResult | None, why: str | None) -> str:
     rows = [
-        ("model", f"{type(model).__name__}, {type(model.likelihood).__name__} likelihood"),
+        ("model", f"{type(model).__name__}, {type(innermost(model.likelihood)).__name__} likelihood"),
         ("task", split.task),
         ("rows", f"{len(split.train[0])} for training, {len(split.test[0])} for testing"),
         ("inputs", ", ".join(split.feature_names)),
@@ -198,7 +212,7 @@ def _scores(model: Any, data: tuple[Array, Array], others: Mapping[str, Mapping[
     return _table(rows, ("score", "on the test rows", "95 % interval", *others))
 
 
-def _calibration(model: Any, X: Array, Y: Array) -> str:
+def _calibration(model: Any, X: Array, Y: Array, labels: Sequence[str] | None) -> str:
     X, Y, weights = _counted(model, X, Y)
     found = Predicted(model)
     scored = found(found.of.scored, tf.constant(X), tf.constant(Y))
@@ -208,7 +222,8 @@ def _calibration(model: Any, X: Array, Y: Array) -> str:
         chosen = p[:, 1] if p.shape[1] == 2 else p.max(axis=1)
         hit = Y[:, 0] if p.shape[1] == 2 else p.argmax(axis=1) == Y[:, 0]
         plotting.calibration(ax, chosen, hit.astype(float), weights=weights)
-        what = "the second class" if p.shape[1] == 2 else "the predicted class being right"
+        second = labels[1] if labels else "the second class"
+        what = html.escape(second) if p.shape[1] == 2 else "the predicted class being right"
         text = (
             f"Observed frequency of {what} against its predicted probability; on the line it is calibrated."
         )
@@ -222,6 +237,7 @@ def _calibration(model: Any, X: Array, Y: Array) -> str:
         ax.axhline(1.0, color="k", linewidth=1)
         normal = ", as if it were normal" if levels is None else ""
         ax.set_xlabel(f"predicted probability of a smaller value{normal}")
+        ax.set_ylabel("density of the targets")
         text = "Where the targets lie in their predicted distributions; a flat picture is calibrated."
     return f"<p>{text}</p>" + _picture(figure)
 
@@ -277,24 +293,24 @@ def _normal_levels(model: Any, X: Array, Y: Array) -> tuple[Array, Array]:
 def _parameters(model: Any, split: Split) -> str:
     """Return what a model has learnt: all of it, of an average a line for each member."""
     (_, first), *others = members = learnt.trained(model)
+    scaler, names = split.scaler, split.feature_names
+    plain = not scaler.mean.any() and (scaler.scale == 1.0).all()
+    units = (
+        f"Length scales are in {'the units of the inputs' if plain else 'standardised units'}; where each "
+        "input has one, the most relevant input is the first."
+    )
     if not others:
-        return _table(learnt.parameters(first), ("parameter", "value"))
+        return f"<p>{units}</p>" + _table(learnt.parameters(first, names), ("parameter", "value"))
     rows = [
         (
             f"{weight:.0%}",
             learnt.in_words(one.kernel),
-            "; ".join(learnt.scales(one.kernel, split.feature_names)),
+            "; ".join(learnt.scales(one.kernel, names)),
             learnt.with_values(type(one.likelihood).__name__, one.likelihood),
         )
         for weight, one in members
     ]
-    scaler = split.scaler
-    plain = not scaler.mean.any() and (scaler.scale == 1.0).all()
-    text = (
-        f"The predictions are averages over {len(members)} models. Length scales are in "
-        f"{'the units of the inputs' if plain else 'standardised units'}; where each input has one, the most "
-        "relevant input is the first."
-    )
+    text = f"The predictions are averages over {len(members)} models. {units}"
     return f"<p>{text}</p>" + _table(rows, ("weight", "kernel", "length scales", "likelihood"))
 
 

@@ -42,7 +42,7 @@ from gpflow_ext.estimators import (
 from gpflow_ext.estimators.candidates import SURE, candidates, of_neighbours
 from gpflow_ext.prediction.average import ModelAverage
 from gpflow_ext.server.app import Server
-from gpflow_ext.server.limits import Limits
+from gpflow_ext.server.limits import Limits, RefusedError
 from gpflow_ext.server.model import ServedModel
 
 RNG = np.random.default_rng(0)
@@ -695,6 +695,13 @@ def test_raw_rows_of_counts_are_served_at_their_exposures(tmp_path: Path) -> Non
     np.testing.assert_allclose(found, mean, rtol=1e-9)
     one = json.loads(app._predicted_by_names(json.dumps(rows[0]).encode()))
     assert one["mean"][0] == pytest.approx(mean[0], rel=1e-9)
+    named = {"age": 1.0, "height": 1.0, "days": 2.0}
+    with pytest.raises(
+        RefusedError, match=r"unknown inputs: \['days'\]; the exposure of a count is \"exposure\""
+    ):
+        app._predicted_by_names(json.dumps(named).encode())
+    with pytest.raises(RefusedError, match='at an "exposure" go with "signature_name": "predict_raw_counts"'):
+        app._predicted(json.dumps({"signature_name": "predict_raw", "instances": [named]}).encode())
 
     few, exposures = table[:2].assign(days=[2.0, 1e200]), [2.0, 1e200]  # the variance of the latter overflows
     few.to_csv(tmp_path / "few.csv", index=False)

@@ -39,6 +39,8 @@ from gpflow_ext.cli import (
     training,
 )
 from gpflow_ext.cli.models import sgpmc_freeform
+from gpflow_ext.persistence.manifest import AnotherRunError
+from gpflow_ext.sampling import sample
 from gpflow_ext.training import execution, rising
 from scripts.shared.serving import served
 
@@ -110,6 +112,7 @@ def test_help_and_mistakes_are_answered_before_tensorflow_is_imported(folder: Pa
         ["export", "nothing", "models"],
         ["serve", "nothing"],
         ["zoo", "--folder", "nothing"],
+        ["zoo", str(folder)],
         ["zoo", "bogus", "--folder", str(ROOT / "saved_models")],
         ["zoo", "wine_sparse_ep/3", "--folder", str(ROOT / "saved_models")],
         ["zoo", "wine_sparse_ep", "--folder", str(ROOT / "saved_models"), "--sha256", "abc"],
@@ -146,6 +149,7 @@ def test_help_and_mistakes_are_answered_before_tensorflow_is_imported(folder: Pa
         "there is no exported model in nothing",
         "name the --run-dir of a training",
         "there is no folder 'nothing'",
+        f"error: a model is named by itself, and its folder or address by --folder {folder}\n",
         "has no model 'bogus'",
         "saved_models has no version 3 of wine_sparse_ep; it has 1.\n",
         "wine_sparse_ep is another model than was asked for",
@@ -176,6 +180,8 @@ def test_it_starts_soon() -> None:
             "It was rising. Give more --steps; with --run-dir the same command goes on from where it ended.",
         ),
         (execution._AGAIN, "With --run-dir the same command would go on from there."),
+        (sample._AGAIN, "With --run-dir the same command would go on from there."),
+        ("The same call resumes in runs/a.", "The same command resumes in runs/a."),
         (
             "Build the model as it was when it was saved, or start in an empty folder.",
             "Give the flags of that run, or another --run-dir.",
@@ -648,6 +654,40 @@ def test_a_refused_run_leaves_the_flags_of_the_one_that_is_there(tmp_path: Path)
     runs.check(tmp_path, SimpleNamespace(sha256="one"))
     with pytest.raises(ValueError, match="has changed since the training"):
         runs.check(tmp_path, SimpleNamespace(sha256="two", name="t.csv"))
+
+
+def test_a_folder_in_which_a_training_runs_takes_no_other(tmp_path: Path) -> None:
+    options = SimpleNamespace(run_dir=tmp_path / "runs", task="binary")
+    busy = pytest.raises(ValueError, match=r"runs: another training is running there\.")
+    with runs.recorded(options, "vgp-kmm", "one"), busy, runs.recorded(options, "vgp-kmm", "one"):
+        pass
+    with runs.recorded(options, "vgp-kmm", "one"):
+        pass
+
+
+def test_a_refusal_to_resume_names_the_flags_that_differ(tmp_path: Path) -> None:
+    def run(sha256: str = "one", model: str = "vgp-kmm", **flags: Any) -> None:
+        options = SimpleNamespace(run_dir=tmp_path, task="binary", data="t.csv", lengthscale=None, ard=False)
+        vars(options).update(flags)
+        with runs.recorded(options, model, sha256):
+            if flags.get("ard") or sha256 != "one" or model != "vgp-kmm":
+                raise AnotherRunError("of this model")
+
+    (tmp_path / "checkpoints").mkdir()
+    run(lengthscale=1.0)
+    run()  # no step has been taken yet
+    (tmp_path / "checkpoints/ckpt-1.index").touch()
+    before = (tmp_path / "run.json").read_text()
+    for changed, said in (
+        ({"lengthscale": 2.0}, "--lengthscale was not given and is 2.0. Give those of that run"),
+        ({"ard": True, "data": "u.csv"}, "--data was t.csv and is u.csv; --ard was not given and is given"),
+        ({"sha256": "two"}, "t.csv has changed"),
+        ({"model": "sparse-ep"}, "--model was vgp-kmm and is sparse-ep"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(said)):
+            run(**changed)
+        assert (tmp_path / "run.json").read_text() == before
+    run(steps=3)
 
 
 @pytest.mark.parametrize(

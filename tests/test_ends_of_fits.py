@@ -235,10 +235,13 @@ def test_minibatches_move_a_large_variance_by_its_logarithm() -> None:
 def test_findings_name_what_is_odd() -> None:
     X, Y = problems.binary(30)
     X = np.c_[X, np.random.default_rng(3).normal(size=30)]
-    ard = gpflow.kernels.SquaredExponential(1e6, np.r_[np.ones(X.shape[1] - 1), 1e4])
+    last = X.shape[1] - 1
+    ard = gpflow.kernels.SquaredExponential(
+        1e6, np.r_[np.ones(last - 1), 1e4], active_dims=range(1, last + 1)
+    )
     model = VGPKMM((X, Y), ard + gpflow.kernels.White(1e-9), BernoulliLogit())
     said = findings(model)
-    assert said[0] == f"kernel.kernels[0].lengthscales: the inputs {X.shape[1] - 1} are switched off."
+    assert said[0] == f"kernel.kernels[0].lengthscales: the inputs {last} (counted from 0) are switched off."
     assert said[1].startswith("kernel.kernels[0].variance: 1e+06 has run away")
     assert said[2].startswith("kernel.kernels[1].variance: 1e-09, this part of the kernel is switched off")
     assert len(said) == 3

@@ -23,6 +23,7 @@ import gpflow_ext as gpx
 from gpflow_ext.likelihoods import BernoulliLogit
 from gpflow_ext.models import GPLaplace
 from gpflow_ext.persistence.checkpoint import Checkpoints
+from gpflow_ext.sampling.chains import Chains
 from gpflow_ext.sampling.tuning import Setting
 from gpflow_ext.training.interrupts import Interrupts
 
@@ -215,6 +216,33 @@ def test_a_signal_ends_sampling_after_its_chunk_with_a_checkpoint(tmp_path, monk
         with pytest.raises(KeyboardInterrupt, match="Interrupted after draw 4"):
             sampled(checkpoint_dir=tmp_path)
     np.testing.assert_array_equal(sampled(checkpoint_dir=tmp_path), sampled())
+
+
+def test_a_signal_without_a_folder_leaves_the_draws_of_whole_chunks(monkeypatch) -> None:
+    X, Y = problems.binary(12)
+    model = gpx.models.SGPMCFreeForm((X, Y), problems.kernel(), BernoulliLogit(), inducing_variable=X[:5])
+    gpflow.set_trainable(model.kernel, False)
+    fixed = {
+        "num_chains": 2,
+        "warm_up": 2,
+        "chunk": 4,
+        "check": False,
+        "progress": False,
+        "approximate": False,
+    }
+    whole = gpx.sample(model, 4, tuner=Setting(0.1, 3), **fixed)
+    before = model.predict_f(X)[0].numpy()
+    advance = Chains.advance
+
+    def then_killed(self, *arguments) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        advance(self, *arguments)
+
+    monkeypatch.setattr(Chains, "advance", then_killed)
+    with pytest.raises(KeyboardInterrupt, match=r"after draw 4\. With `checkpoint_dir`"):
+        gpx.sample(model, 12, tuner=Setting(0.1, 3), **fixed)
+    assert whole.num_draws == 4
+    np.testing.assert_array_equal(model.predict_f(X)[0], before)
 
 
 def test_a_second_signal_ends_a_run_at_once() -> None:

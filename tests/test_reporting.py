@@ -52,6 +52,7 @@ def test_the_page_holds_scores_pictures_and_what_moves_the_predictions(task: str
     assert "&lt;odd&gt;" in page
     assert "<odd>" not in page
     assert "kernel.lengthscales" in page
+    assert ("Observed frequency of yes" in page) == (task == "binary")
     assert "khan2012" in page.lower() or "Khan" in page
 
 
@@ -296,7 +297,7 @@ def test_panels_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_that_was_learnt_is_shown() -> None:
     X, Y = RNG.normal(size=(8, 1)), RNG.normal(size=(8, 2))
     network = gpx.models.GPRNTensor((X, Y), *(gpflow.kernels.SquaredExponential() for _ in range(2)), 2)
-    shown = dict(learnt.parameters(network))
+    shown = dict(learnt.parameters(network, ["age"]))
     for name in (
         "kernel.lengthscales",
         "weight_kernel.variance",
@@ -306,6 +307,49 @@ def test_all_that_was_learnt_is_shown() -> None:
     ):
         assert name in shown
     assert not any(name.startswith("q") for name in shown)
+
+
+def test_length_scales_have_the_names_of_inputs() -> None:
+    split = gpx.datasets.load(TABLE.assign(y=TABLE["age"]), target="y", test_fraction=0.0)
+    each = gpflow.kernels.Matern52(lengthscales=[3.0, 0.5], active_dims=[0, 2])
+    model = gpflow.models.GPR(split.train, each + gpflow.kernels.Matern32(lengthscales=7.0))
+    shown = html.unescape(reporting._parameters(model, split))
+    assert "<td>kernel.kernels[0].lengthscales</td><td><odd> $_$ 0.5, age 3</td>" in shown
+    assert "<td>kernel.kernels[1].lengthscales</td><td>7</td>" in shown
+    assert "standardised units" in shown
+
+
+def test_an_estimator_that_scales_its_inputs_has_its_own_scores(tmp_path: Path) -> None:
+    raw = TABLE[["age", "height"]] * [1000.0, 0.01] + [300.0, 2.0]
+    split = gpx.datasets.load(
+        raw.assign(y=TABLE["age"] * TABLE["height"]), target="y", test_fraction=0.3, standardise=False
+    )
+    model = gpx.estimators.GPRegressor(steps=2).fit(split.train[0], split.train[1][:, 0])
+    page = gpx.report(model, split, tmp_path / "report.html").read_text(encoding="utf-8")
+    error = gpx.metrics.rmse(model.predict(split.test[0]), split.test[1][:, 0])
+    assert f"<td>rmse</td><td>{error:.4g}</td>" in page
+    ages = raw["age"][split.rows[0]]
+    assert f"age {ages.min():.4g} to {ages.max():.4g}" in page
+
+
+def test_test_rows_with_missing_targets_are_left_out(tmp_path: Path) -> None:
+    gaps = TABLE.assign(y=TABLE["age"], z=TABLE["age"].where(TABLE["height"] > -0.5))
+    split = gpx.datasets.load(gaps, target=["y", "z"], missing="keep", test_fraction=0.3)
+    networks = gpflow.kernels.SquaredExponential(), gpflow.kernels.SquaredExponential()
+    model = gpx.models.GPRNTensor(split.train, *networks, 2)
+    whole = ~np.isnan(split.test[1]).any(axis=1)
+    page = gpx.report(model, split, tmp_path / "report.html").read_text(encoding="utf-8")
+    found = gpx.metrics.evaluate(model, tuple(part[whole] for part in split.test))
+    assert f"<td>nlpd</td><td>{found['nlpd']:.4g}</td>" in page
+    assert f"{np.sum(~whole)} test rows with missing targets" in page
+
+
+def test_rare_levels_are_moved_over_their_range() -> None:
+    colours = np.where(np.arange(60) == 3, "rare", "usual")
+    split = gpx.datasets.load(TABLE.assign(colour=colours, y=TABLE["age"]), target="y", test_fraction=0.0)
+    model = gpflow.models.GPR(split.train, gpflow.kernels.SquaredExponential())
+    found = {one.name: one for one in dependence.curves(model, split, split.train[0][:2])}
+    np.testing.assert_allclose(found["colour=rare"].at[[0, -1]], [0.0, 1.0], atol=1e-9)
 
 
 def test_an_average_has_a_line_for_each_member_and_their_papers() -> None:

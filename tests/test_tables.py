@@ -843,8 +843,11 @@ def test_compressed_files(tmp_path, ending, pack):
         load(path)
 
 
-def test_cells_that_are_arrays_are_refused():
-    frame = pd.DataFrame({"a": [np.ones(2), np.zeros(2)], "y": [1.0, 2.0]})
+def test_cells_that_are_arrays_are_refused_unless_they_are_dropped():
+    frame = pd.DataFrame({"a": [np.ones(2), np.zeros(2)], "x": [3.0, 4.0], "y": [1.0, 2.0]})
+    split = load(frame, target="y", drop=["a"])
+    assert split.feature_names == ("x",)
+    assert split.inputs(frame).shape == (2, 1)
     assert "column 'a' is neither number, text nor date (a ndarray in row 1)" in str(
         problems(frame, target="y")
     )

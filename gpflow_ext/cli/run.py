@@ -53,6 +53,8 @@ _IN_SHELL = {  # what a training says that ended early or was interrupted, and o
     "`fit` the model again to go on from there": "Give more --steps; with --run-dir the same command goes on from "
     "where it ended",
     "Another `fit` goes on.": "With --run-dir the same command would go on from there.",
+    "With `checkpoint_dir` the same call would go on": "With --run-dir the same command would go on",
+    "The same call resumes": "The same command resumes",
     "Build the model as it was when it was saved, or start in an empty folder.": "Give the flags of that run, or "
     "another --run-dir.",
 }

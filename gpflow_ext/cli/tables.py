@@ -23,7 +23,9 @@ def load(options: argparse.Namespace, task: str | None = None, classifies: bool 
         split, task = dataclasses.replace(split, notes=(*split.notes, note)), split.task
     options.task = given or task
     if "scale_targets" in options:
-        split = _without_missing_tests(split)
+        from gpflow_ext.data.datasets.missing import without_missing_tests
+
+        split = without_missing_tests(split)
         split = _scale_targets(split) if options.scale_targets else split
     return with_columns(split)
 
@@ -123,25 +125,14 @@ def has_gaps(split: Any) -> bool:
     return bool(np.isnan(split.train[1]).any())
 
 
-def _without_missing_tests(split: Any) -> Any:
-    """Return the data without the test rows that cannot be scored."""
-    import numpy as np
-
-    X, Y = split.test
-    whole = ~np.isnan(Y).any(axis=1)
-    if whole.all():
-        return split
-    note = f"{np.sum(~whole)} test rows with missing targets are left out of the scores"
-    return dataclasses.replace(split, test=(X[whole], Y[whole]), notes=(*split.notes, note))
-
-
 def in_units(model: Any, split: Any, options: argparse.Namespace) -> tuple[Any, Any]:
     """Return a model and its data, where targets were standardised in the units of the table."""
     if not getattr(options, "scale_targets", False):
         return model, split
+    from gpflow_ext.data.datasets.missing import without_missing_tests
     from gpflow_ext.prediction.rescaled import RescaledTargets
 
-    whole = _without_missing_tests(_read(options, options.task))
+    whole = without_missing_tests(_read(options, options.task))
     return RescaledTargets(model, *_units(whole.train[1])), whole
 
 

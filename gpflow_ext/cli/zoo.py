@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str]) -> None:
         show(zoo.list(options.folder))
         return
     if "://" not in str(options.folder or os.environ.get(zoo.VARIABLE)):
-        zoo.find(options.name, options.folder, sha256=options.sha256)  # a mistake needs no TensorFlow
+        _find(options)  # a mistake needs no TensorFlow
     key = options.key and options.key.read_bytes()
     import_tensorflow()
     served = zoo.load(options.name, options.folder, sha256=options.sha256, key=key)
@@ -61,6 +62,19 @@ def main(arguments: Sequence[str]) -> None:
     print(f"  SHA-256 {about['manifest_sha256']}")
     report.scores(about["metrics"])
     report.after_export(served.path, "")
+
+
+def _find(options: argparse.Namespace) -> None:
+    """Raise ``ValueError`` for a name that no model has; that of a folder or an address goes with a flag."""
+    try:
+        zoo.find(options.name, options.folder, sha256=options.sha256)
+    except ValueError as error:
+        if options.folder is None and ("://" in options.name or Path(options.name).is_dir()):
+            place = shlex.quote(options.name)
+            raise ValueError(
+                f"a model is named by itself, and its folder or address by --folder {place}"
+            ) from error
+        raise
 
 
 def show(models: Sequence[zoo.Model]) -> None:

@@ -73,16 +73,26 @@ def _said(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Make a folder and wait until no other process writes to it in this way; a killed one lets go."""
+def alone(path: Path, busy: str | None = None) -> Iterator[None]:
+    """Make a folder and wait until no other process writes to it in this way; a killed one lets go.
+
+    Raises
+    ------
+    ValueError
+        If another process does, and ``busy`` is what to say then in place of waiting.
+    """
     path.mkdir(parents=True, exist_ok=True)
     if fcntl is None:
         yield
         return
     folder = os.open(path, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # some network file systems have no locks
-            fcntl.flock(folder, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX if busy is None else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(busy) from error
+        except OSError:  # some network file systems have no locks
+            pass
         yield
     finally:
         os.close(folder)

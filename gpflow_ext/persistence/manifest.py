@@ -85,13 +85,17 @@ def _rounded(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.reshape([float(f"{value:.{digits}g}") for value in values.ravel()], values.shape)
 
 
+class AnotherRunError(ValueError):
+    """What was saved belongs to another model or run."""
+
+
 def check_same(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
     """Check that two descriptions agree in everything but the versions.
 
     Raises
     ------
-    ValueError
-        Naming every entry that differs, with the saved and the current value.
+    AnotherRunError
+        A ``ValueError`` that names every entry that differs, with the saved and the current value.
     """
     old, new = ({k: v for k, v in d.items() if k != "versions"} for d in (saved, current))
     differing = [
@@ -99,8 +103,8 @@ def check_same(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
     ]
     if differing:
         lines = "\n".join(differing)
-        raise ValueError(
-            f"what was saved belongs to another model or run; {len(differing)} entries differ:\n{lines}\n"
+        raise AnotherRunError(
+            f"what was saved belongs to another model or run; these entries differ:\n{lines}\n"
             "Build the model as it was when it was saved, or start in an empty folder."
         )
 

@@ -54,8 +54,9 @@ class Shown(NamedTuple):
 def curves(model: Any, split: Split, rows: Array, most: int | None = None) -> list[Curve]:
     """Return the partial dependence (Friedman 2001) of the predicted means on each of D inputs.
 
-    An input takes values from the 2nd to the 98th percentile of the training rows, in the units of the data,
-    while the other inputs are those of each of the rows [B, D]. The band holds four fifths of the rows.
+    An input takes values from the 2nd to the 98th percentile of the training rows, or from the least to the
+    largest where these are equal, in the units of the data. The other inputs are those of each of the rows
+    [B, D]. The band holds four fifths of the rows.
 
     Parameters
     ----------
@@ -68,7 +69,8 @@ def curves(model: Any, split: Split, rows: Array, most: int | None = None) -> li
     most
         How many of the means are kept, the first ones; by default all.
     """
-    low, high = np.quantile(split.train[0], (0.02, 0.98), axis=0)
+    ends = np.quantile(split.train[0], (0.02, 0.98, 0.0, 1.0), axis=0)
+    low, high = np.where(ends[0] < ends[1], ends[:2], ends[2:])
     grids = np.linspace(low, high, _GRID, axis=1)
 
     def moved() -> Iterator[list[Array]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gpflow.kernels import Kernel, MultioutputKernel, Product, Sum
+from gpflow.kernels import Kernel, MultioutputKernel, Product, Stationary, Sum
 from gpflow.likelihoods import Likelihood
 from gpflow.models import GPModel
 from gpflow.utilities import parameter_dict
@@ -24,10 +24,11 @@ _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _SMOOTHNESS = re.compile(r"matern(\d)(\d)")
 
 
-def parameters(model: GPModel) -> list[tuple[str, str]]:
-    """Return the names and values of what a model has learnt."""
+def parameters(model: GPModel, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the names and values of what a model on inputs of these names has learnt; see `scales`."""
+    lengths = {id(part.lengthscales): lengths_of(part, names) for part in stationary(model)}
     return [
-        (name[1:], short(parameter.numpy()))
+        (name[1:], lengths.get(id(parameter)) or short(parameter.numpy()))
         for name, parameter in parameter_dict(model).items()
         if name.split(".")[1] in _LEARNT
     ]
@@ -71,16 +72,18 @@ def scales(kernel: Kernel, names: Sequence[str]) -> list[str]:
     Where each input has one, they have the names of the inputs, the shortest first: along it the function
     varies the most.
     """
-    found = []
-    for part in stationary(kernel):
-        lengths = part.lengthscales.numpy()
-        if lengths.ndim:
-            seen = np.array(names, object)[part.active_dims]
-            order = np.argsort(lengths, kind="stable")
-            found.append(", ".join(f"{seen[place]} {lengths[place]:.4g}" for place in order))
-        else:
-            found.append(f"{lengths:.4g}")
-    return found
+    return [lengths_of(part, names) for part in stationary(kernel)]
+
+
+def lengths_of(part: Stationary, names: Sequence[str]) -> str:
+    """Return the length scales of a kernel as `scales` does, the first twelve of several."""
+    lengths = part.lengthscales.numpy()
+    seen = np.array(names, object)[part.active_dims]
+    if lengths.shape != seen.shape:  # one for all, or those of features
+        return short(lengths)
+    order = np.argsort(lengths, kind="stable")
+    more = f", … ({len(order)})" if len(order) > _SHOWN else ""
+    return ", ".join(f"{seen[place]} {lengths[place]:.4g}" for place in order[:_SHOWN]) + more
 
 
 def short(values: npt.NDArray[Any]) -> str:

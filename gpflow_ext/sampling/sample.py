@@ -10,7 +10,6 @@ A model provides what these steps need as a `Sampleable`.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import warnings
@@ -41,6 +40,7 @@ from gpflow_ext.training.distribute import Shards, hold_fixed, in_scope
 from gpflow_ext.training.interrupts import Interrupts
 from gpflow_ext.training.scale import scale_failure
 
+_AGAIN = "With `checkpoint_dir` the same call would go on from there."
 _OF_ALL_CHAINS = ("dual_averaging", "chees", "nuts")  # tuners that adapt in each iteration
 
 
@@ -111,6 +111,7 @@ def sample(
         Folder for checkpoints. If it holds one of the same model and settings, the run resumes there and
         ends with the same draws as if it had never stopped. With a larger ``num_samples`` it continues.
         After tuning and burn-in, SIGINT and SIGTERM end the run after the current chunk, with a checkpoint.
+        Without a folder SIGINT does so too: a model that predicts from its draws has those of whole chunks.
     progress
         Show a progress bar; by default (``None``) only if standard error is a terminal.
     seed
@@ -184,9 +185,9 @@ def sample(
         z = start(philox.normal(chains.now.shape, [seed, 0], chains.now.dtype))
         chains.begin(tuned.tune(Start(run, z, seed, target, own), progress))
         chains.warm_up(run, warm_up, seed)
-    interrupts = Interrupts()
+    interrupts = Interrupts() if checkpoints is not None else Interrupts(cut=lambda: None)
     with (
-        contextlib.nullcontext() if checkpoints is None else interrupts,
+        interrupts,
         progress_bar.bar(type(model).__name__, num_samples, int(chains.done), progress) as move,
     ):
         while int(chains.done) < num_samples and not interrupts:
@@ -194,11 +195,17 @@ def sample(
             if checkpoints is not None:
                 checkpoints.save(int(chains.done))
             move(int(chains.done), chains.log_density())
-    interrupts.end(f"Interrupted after draw {int(chains.done)}. The same call resumes in {checkpoint_dir}.")
+    done = int(chains.done)
+    again = _AGAIN if checkpoints is None else f"The same call resumes in {checkpoint_dir}."
+    if checkpoints is not None or not done:
+        interrupts.end(f"Interrupted after draw {done}. {again}")
+    if interrupts:
+        chains.resize(done)
     named = Named(target)
     values = functools.partial(Compiled(named, batches=True), named.values)
     draws = chains.draws(values, {**settings, "gpflow_ext": __version__})
     sampled.hold(draws)
+    interrupts.end(f"Interrupted after draw {done}. {again}")
     if check:
         draws.check()
     return draws

@@ -131,7 +131,9 @@ class Server:
         )
         missing, extra = sorted(set(names) - set(named)), sorted(set(named) - set(names))
         if missing or extra:
-            raise RefusedError(422, f"missing inputs: {missing}; unknown inputs: {shown(extra)}")
+            counts = extra and _COUNTS in model.signatures
+            hint = '; the exposure of a count is "exposure"' if counts else ""
+            raise RefusedError(422, f"missing inputs: {missing}; unknown inputs: {shown(extra)}{hint}")
         if model.tensors is None:
             values = [named[name] for name in names]
             row: dict[str, Any] = {"instances": [values]}

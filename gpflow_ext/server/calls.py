@@ -95,7 +95,8 @@ def read(
         raise RefusedError(422, f"signature_name must be one of {', '.join(signatures)}; got {shown(name)}")
     inputs, columnar = signatures[name]["inputs"], "inputs" in request
     if name in (RAW, RAW_COUNTS):
-        return Call(name, read_raw(request, inputs, limits, table), columnar)
+        with_exposure = RAW_COUNTS if name == RAW and RAW_COUNTS in signatures else None
+        return Call(name, read_raw(request, inputs, limits, table, with_exposure), columnar)
     columns = (
         _columns(request, inputs)
         if columnar

@@ -28,6 +28,7 @@ def read_raw(
     inputs: Mapping[str, Any],
     limits: Limits,
     table: Sequence[Mapping[str, Any]] = (),
+    with_exposure: str | None = None,
 ) -> dict[str, Array]:
     """Return the columns of a request, [N] each, exposures [N, 1]; ``null`` is a cell that is missing.
 
@@ -43,14 +44,19 @@ def read_raw(
         How many rows there may be.
     table
         Columns, as a manifest has them, with their levels.
+    with_exposure
+        The signature that takes the same columns and exposures, if there is one.
 
     Raises
     ------
     RefusedError
         422, for other columns, columns that are not equally long, and cells of another type.
     """
+    hint = f'; counts at an "exposure" go with "signature_name": "{with_exposure}"' if with_exposure else ""
     columns = (
-        _by_column(request["inputs"], inputs) if "inputs" in request else _by_row(request, inputs, limits)
+        _by_column(request["inputs"], inputs, hint)
+        if "inputs" in request
+        else _by_row(request, inputs, limits, hint)
     )
     lengths = {key: len(column) for key, column in columns.items()}
     if len(set(lengths.values())) > 1:
@@ -78,20 +84,22 @@ def misnamed(value: Any, names: Mapping[str, Any]) -> str:
     return f"{must}; missing: {shown(missing)}; unknown: {shown(unknown)}"
 
 
-def _by_column(value: Any, inputs: Mapping[str, Any]) -> dict[str, list[Any]]:
+def _by_column(value: Any, inputs: Mapping[str, Any], hint: str) -> dict[str, list[Any]]:
     if why := misnamed(value, inputs):
-        raise RefusedError(422, f"inputs {why}")
+        raise RefusedError(422, f"inputs {why}{hint}")
     wrong = [f"{key} is not a list of cells" for key, column in value.items() if not isinstance(column, list)]
     if wrong:
         raise RefusedError(422, *wrong)
     return value
 
 
-def _by_row(request: Mapping[str, Any], inputs: Mapping[str, Any], limits: Limits) -> dict[str, list[Any]]:
+def _by_row(
+    request: Mapping[str, Any], inputs: Mapping[str, Any], limits: Limits, hint: str
+) -> dict[str, list[Any]]:
     rows = request["instances"]
     if not isinstance(rows, list) or len(rows) > limits.rows:
         raise RefusedError(422, f"instances must be a list of 1 to {limits.rows} rows")
-    wrong = (f"row {i} {why}" for i, row in enumerate(rows) if (why := misnamed(row, inputs)))
+    wrong = (f"row {i} {why}{hint}" for i, row in enumerate(rows) if (why := misnamed(row, inputs)))
     if reasons := list(itertools.islice(wrong, ERRORS)):
         raise RefusedError(422, *reasons)
     return {key: [row[key] for row in rows] for key in inputs}

@@ -84,8 +84,10 @@ def _of_lengthscales(path: str, kernel: Kernel, X: Array) -> Iterator[str]:
     lengths = np.broadcast_to(on_host.value(kernel.lengthscales), spread.shape)
     varies = spread > 0.0
     flat, rough = varies & (lengths > _FLAT * spread), varies & (lengths < _ROUGH * spread)
+    read = np.arange(X.shape[1])[kernel.active_dims]
+    numbers = read if len(read) == len(varies) else np.arange(len(varies))  # those of features
     if kernel.ard and flat.any() and not flat[varies].all():
-        yield f"{path}.lengthscales: the inputs {_some(np.flatnonzero(flat))} are switched off."
+        yield f"{path}.lengthscales: the inputs {_some(numbers[flat])} (counted from 0) are switched off."
     elif flat[varies].all() and varies.any():
         yield (
             f"{path}.lengthscales: {lengths.max():.3g} is {_FLAT:g} times the spread of the inputs or more, "
@@ -94,7 +96,7 @@ def _of_lengthscales(path: str, kernel: Kernel, X: Array) -> Iterator[str]:
     if rough.any():
         yield (
             f"{path}.lengthscales: {lengths[rough].min():.3g} is below a thousandth of the spread of the "
-            f"inputs {_some(np.flatnonzero(rough))}, the function is almost white noise."
+            f"inputs {_some(numbers[rough])} (counted from 0), the function is almost white noise."
         )
 
 

@@ -45,6 +45,7 @@ def from_file(source: Any, request: Request, known: Known) -> Raw:
     if request.test is not None:
         table = _with_test(table, request.test)
     _check_arguments(table, request)
+    table.check_cells(name for name in table.names if name not in (*known.exclude, *request.drop))
     if known.bins or request.task == "events":
         return count_events(table, request, known)
     if request.bins is not None:

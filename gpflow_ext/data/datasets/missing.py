@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpflow_ext.data.datasets.raw import Raw
-from gpflow_ext.data.datasets.split import Floats, Rows
+from gpflow_ext.data.datasets.split import Floats, Rows, Split
 from gpflow_ext.data.float_type import largest
 from gpflow_ext.data.reading.problems import Problem, Remedy, TableError, drop, listed
 from gpflow_ext.data.reading.treatment import Column
@@ -304,3 +304,23 @@ def note_constant(train: Floats, names: Sequence[str]) -> list[str]:
 
 def _ints(rows: Rows) -> tuple[int, ...]:
     return tuple(map(int, rows))
+
+
+def without_missing_tests(split: Split) -> Split:
+    """Return the data without the test rows that have no score, as a target is missing; a note says so."""
+    X, Y = split.test
+    whole = ~np.isnan(Y).any(axis=1)
+    if whole.all():
+        return split
+    exposure, weights = (
+        None if pair is None else (pair[0], pair[1][whole]) for pair in (split.exposure, split.weights)
+    )
+    note = f"{np.sum(~whole)} test rows with missing targets are left out of the scores"
+    return replace(
+        split,
+        test=(X[whole], Y[whole]),
+        rows=(split.rows[0], split.rows[1][whole]),
+        exposure=exposure,
+        weights=weights,
+        notes=(*split.notes, note),
+    )

@@ -67,7 +67,7 @@ def read_parquet(path: Path, least_rows: int = 2) -> Table:
     Raises
     ------
     TableError
-        If it is not such a file, or holds values that are not numbers, text, dates or categories.
+        If it is not such a file, and as `from_frame`.
     ImportError
         Without pandas or pyarrow.
     """
@@ -108,11 +108,12 @@ def parquet_frames(path: Path, size: int) -> Iterator[Any]:
 def from_frame(frame: Any, name: str = "frame", sha256: str | None = None, least_rows: int = 2) -> Table:
     """Take the columns of a data frame; its index is left out.
 
+    ``problems`` of the table are those of columns that hold other cells than numbers, text, dates or levels.
+
     Raises
     ------
     TableError
-        If it has no columns, too few rows, or columns that are unnamed, repeated or named by several levels,
-        or holds values that are not numbers, text, dates or categories.
+        If it has no columns, too few rows, or columns that are unnamed, repeated or named by several levels.
     """
     names = column_names(frame, name)
     problems: list[Problem] = []
@@ -120,6 +121,7 @@ def from_frame(frame: Any, name: str = "frame", sha256: str | None = None, least
         problems.append(
             Problem(f"it has {len(frame)} rows and {len(names)} columns; it needs at least {least_rows} rows")
         )
+    strange: list[Problem] = []
     columns: list[Cells] = []
     levels: dict[str, tuple[str, ...]] = {}
     categories, notes = set(), list[str]()
@@ -132,7 +134,7 @@ def from_frame(frame: Any, name: str = "frame", sha256: str | None = None, least
             seen = type(first).__name__
             what = f"column {column!r} is neither number, text nor date (a {seen} in row {wrong[0] + 1})"
             advice = "give the middle of each interval, its .mid" if hasattr(first, "mid") else ""
-            problems.append(Problem(what, column, tuple(wrong), (drop(column),), advice))
+            strange.append(Problem(what, column, tuple(wrong), (drop(column),), advice))
         if not wrong and _are_durations(series):
             notes.append(f"column {column} holds durations, and was read in seconds")
         ordered = getattr(series.dtype, "ordered", None)  # of categories alone
@@ -154,6 +156,7 @@ def from_frame(frame: Any, name: str = "frame", sha256: str | None = None, least
         levels=levels,
         categories=frozenset(categories),
         notes=tuple(notes),
+        problems=tuple(strange),
     )
     return found.without(aside)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpflow_ext.data.reading.cells import is_missing, may_be_thousands, numbers, readings, text_of
-from gpflow_ext.data.reading.problems import Problem
+from gpflow_ext.data.reading.problems import Problem, TableError
 from gpflow_ext.data.reading.units import measured
 
 Place = Callable[[int], str]  # says where a row is found in its source
@@ -48,6 +48,8 @@ class Table:
         What reading has assumed or changed.
     comma_likely
         Whether decimal commas are likely, because semicolons stand between the cells.
+    problems
+        Of columns whose cells are neither numbers, text nor dates, such as lists; they may be left out.
     second
         A table with the test rows, which follow this one's.
     """
@@ -61,6 +63,7 @@ class Table:
     categories: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
     comma_likely: bool = False
+    problems: tuple[Problem, ...] = ()
     second: Table | None = None
 
     @property
@@ -77,6 +80,13 @@ class Table:
         columns = map(self.column, self.names)
         bare = (measured(column)[0] for column in columns if not isinstance(column, np.ndarray))
         return tuple(map(_marks, bare))
+
+    def check_cells(self, names: Iterable[str]) -> None:
+        """Raise ``TableError`` for those of these columns, here and in the second table, with problems."""
+        both = (*self.problems, *(self.second.problems if self.second else ()))
+        wanted = set(names)
+        if found := [each for each in both if each.column in wanted]:
+            raise TableError(self.name, found)
 
     def column(self, name: str) -> Cells:
         """Return the cells of one column, those of the second table behind those of the first."""

@@ -196,6 +196,7 @@ def _by_column(rows: Any, names: Sequence[str]) -> Mapping[str, Sequence[Any]]:
     rows = as_row(as_frame(rows))
     if isinstance(rows, str | os.PathLike):
         table = read_table(rows, least_rows=1)
+        table.check_cells(names)
         rows = {name: table.column(name) for name in table.names}
     if not is_frame(rows) and not isinstance(rows, Mapping):
         rows = [as_row(row) for row in rows] if isinstance(rows, Iterable) else [rows]
