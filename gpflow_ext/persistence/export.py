@@ -288,8 +288,7 @@ def _try(served: Served, inputs: Array, f: Sequence[tf.Tensor]) -> tuple[dict[st
     if difference > np.sqrt(np.finfo(inputs.dtype).eps) * size:
         raise ValueError(
             f"the exported graph differs from model.predict_f by {difference:.1e}: the model's posterior() "
-            "does not predict what the model predicts"
-            + (", or rounds otherwise: use double precision" if inputs.dtype == np.float32 else "")
+            f"does not predict what the model predicts, or {inputs.dtype} is not precise enough for it"
         )
     return outputs, difference
 
