@@ -18,9 +18,11 @@ import scipy.stats
 
 pytest.importorskip("matplotlib")
 
+from matplotlib.figure import Figure
+
 import gpflow_ext as gpx
 from gpflow_ext import reporting
-from gpflow_ext.prediction import baselines, dependence, learnt
+from gpflow_ext.prediction import baselines, dependence, learnt, plotting
 from gpflow_ext.prediction.average import ModelAverage
 
 RNG = np.random.default_rng(0)
@@ -344,12 +346,32 @@ def test_test_rows_with_missing_targets_are_left_out(tmp_path: Path) -> None:
     assert f"{np.sum(~whole)} test rows with missing targets" in page
 
 
-def test_rare_levels_are_moved_over_their_range() -> None:
-    colours = np.where(np.arange(60) == 3, "rare", "usual")
-    split = gpx.datasets.load(TABLE.assign(colour=colours, y=TABLE["age"]), target="y", test_fraction=0.0)
+def test_levels_of_a_category_exclude_one_another() -> None:
+    """They were moved one by one, so that a row had two colours or none; rare ones did not move at all."""
+    colours = np.where(np.arange(60) == 3, "rare", np.where(np.arange(60) % 2, "usual", "other"))
+    table = TABLE.assign(colour=colours, y=TABLE["age"] + 2.0 * (colours == "usual"))
+    split = gpx.datasets.load(table, target="y", test_fraction=0.0)
     model = gpflow.models.GPR(split.train, gpflow.kernels.SquaredExponential())
     found = {one.name: one for one in dependence.curves(model, split, split.train[0][:2])}
-    np.testing.assert_allclose(found["colour=rare"].at[[0, -1]], [0.0, 1.0], atol=1e-9)
+    assert found.keys() == {*TABLE.columns, "colour"}
+    levels = found["colour"].levels
+    assert sorted(levels) == ["other", "rare", "usual"]
+    for level, mean in zip(levels, found["colour"].mean, strict=True):
+        rows = table.iloc[list(split.rows[0][:2])].assign(colour=level)
+        exact = model.predict_y(split.inputs(rows))[0]
+        np.testing.assert_allclose(mean, np.mean(exact, axis=0), rtol=1e-9)
+
+
+def test_of_many_levels_those_of_most_rows_are_shown() -> None:
+    levels = [f"level {number:02}" for number in (*range(12), *range(2, 12))]
+    table = TABLE.assign(colour=(levels * 3)[:60], y=TABLE["age"])
+    split = gpx.datasets.load(table, target="y", test_fraction=0.0)
+    model = gpflow.models.GPR(split.train, gpflow.kernels.SquaredExponential())
+    colour = next(one for one in dependence.curves(model, split, split.train[0][:2]) if one.levels)
+    assert colour.levels == tuple(f"level {number:02}" for number in range(2, 12))
+    axes = Figure().subplots()
+    assert len(plotting.dependence(axes, colour.at, colour.mean, colour.band, colour.levels)) == 1
+    assert [text.get_text() for text in axes.get_xticklabels()] == list(colour.levels)
 
 
 def test_an_average_has_a_line_for_each_member_and_their_papers() -> None:

@@ -1,4 +1,4 @@
-"""Partial dependence: what a model predicts as one input moves, for each class or target."""
+"""Partial dependence: what a model predicts as one column of the data moves, for each class or target."""
 
 from __future__ import annotations
 
@@ -18,19 +18,24 @@ Array = npt.NDArray[Any]
 _BACKGROUND = 40  # training rows whose other inputs are averaged over
 _GRID = 25
 _BAND = 0.1, 0.9
-_SHOWN = 6  # inputs
+_LEVELS = 10  # of a category
+_SHOWN = 6  # columns
 _TARGETS = 6  # each of which has a row of panels
 _IN_ROW = 3  # panels
 _CLASSES = 10  # as many as there are colours
 
 
 class Curve(NamedTuple):
-    """Predictions along an input: its values [G], means [G, K] over rows, and a band [2, G, K] of these."""
+    """Predictions along a column: its values [G], means [G, K] over rows, and a band [2, G, K] of these.
+
+    The values of a category are the numbers of its ``levels``, G of them.
+    """
 
     name: str
     at: Array
     mean: Array
     band: Array
+    levels: tuple[str, ...] = ()
 
     @property
     def moved(self) -> Array:
@@ -40,6 +45,16 @@ class Curve(NamedTuple):
     def of(self, which: Sequence[int]) -> Curve:
         """Return those of some of the means."""
         return self._replace(mean=self.mean[:, which], band=self.band[..., which])
+
+
+class Move(NamedTuple):
+    """What a column of the data does to the inputs that it has become."""
+
+    name: str
+    inputs: Array  # their numbers, [k]
+    to: Array  # their values in turn, as the model has them, [G, k]
+    at: Array  # that of the column, [G]
+    levels: tuple[str, ...] = ()
 
 
 class Shown(NamedTuple):
@@ -52,11 +67,11 @@ class Shown(NamedTuple):
 
 
 def curves(model: Any, split: Split, rows: Array, most: int | None = None) -> list[Curve]:
-    """Return the partial dependence (Friedman 2001) of the predicted means on each of D inputs.
+    """Return the partial dependence (Friedman 2001) of the predicted means on each column of the data.
 
-    An input takes values from the 2nd to the 98th percentile of the training rows, or from the least to the
-    largest where these are equal, in the units of the data. The other inputs are those of each of the rows
-    [B, D]. The band holds four fifths of the rows.
+    A number takes values from the 2nd to the 98th percentile of the training rows, or from the least to the
+    largest where these are equal, in the units of the data; a category its levels, those ten that most rows
+    have. The other inputs are those of each of the rows [B, D]. The band holds four fifths of the rows.
 
     Parameters
     ----------
@@ -69,25 +84,51 @@ def curves(model: Any, split: Split, rows: Array, most: int | None = None) -> li
     most
         How many of the means are kept, the first ones; by default all.
     """
-    ends = np.quantile(split.train[0], (0.02, 0.98, 0.0, 1.0), axis=0)
-    low, high = np.where(ends[0] < ends[1], ends[:2], ends[2:])
-    grids = np.linspace(low, high, _GRID, axis=1)
+    moves = [*_of_numbers(split), *_of_categories(split)]
 
     def moved() -> Iterator[list[Array]]:
-        for column, grid in enumerate(grids):
-            many = np.tile(rows, (_GRID, 1))
-            many[:, column] = np.repeat(grid, len(rows))
+        for move in moves:
+            many = np.tile(rows, (len(move.at), 1))
+            many[:, move.inputs] = np.repeat(move.to, len(rows), axis=0)
             yield [many]
 
     found = Predicted(model)
     means = (mean.numpy()[:, :most] for mean, _ in found.over(found.of.moments, moved()))
-    lines = (mean.reshape(_GRID, len(rows), -1) for mean in means)
-    scaler = split.scaler
-    units = grids * scaler.scale[:, None] + scaler.mean[:, None]
+    lines = (mean.reshape(-1, len(rows), mean.shape[1]) for mean in means)
     return [
-        Curve(name, at, each.mean(axis=1), np.quantile(each, _BAND, axis=1))
-        for name, at, each in zip(split.feature_names, units, lines, strict=True)
+        Curve(move.name, move.at, each.mean(axis=1), np.quantile(each, _BAND, axis=1), move.levels)
+        for move, each in zip(moves, lines, strict=True)
     ]
+
+
+def _of_numbers(split: Split) -> Iterator[Move]:
+    """Yield the move of each input that is no level of a category."""
+    of_levels = {number for numbers, *_ in _categories(split) for number in numbers}
+    ends = np.quantile(split.train[0], (0.02, 0.98, 0.0, 1.0), axis=0)
+    low, high = np.where(ends[0] < ends[1], ends[:2], ends[2:])
+    grids = np.linspace(low, high, _GRID, axis=1)
+    units = grids * split.scaler.scale[:, None] + split.scaler.mean[:, None]
+    for number, name in enumerate(split.feature_names):
+        if number not in of_levels:
+            yield Move(name, np.array([number]), grids[number, :, None], units[number])
+
+
+def _of_categories(split: Split) -> Iterator[Move]:
+    """Yield the move of each category, whose levels exclude one another."""
+    for numbers, levels, name in _categories(split):
+        mean, scale = split.scaler.mean[numbers], split.scaler.scale[numbers]
+        rows = split.train[0][:, numbers].mean(axis=0) * scale + mean
+        most = np.sort(np.argsort(-rows, kind="stable")[:_LEVELS])
+        to = (np.eye(len(numbers))[most] - mean) / scale
+        yield Move(name, numbers, to, np.arange(len(most)), tuple(levels[place] for place in most))
+
+
+def _categories(split: Split) -> Iterator[tuple[Array, list[str], str]]:
+    """Yield the inputs and levels of each category that the table had, and its name."""
+    places = {name: number for number, name in enumerate(split.feature_names)}
+    for column in () if split.treatment is None else split.treatment.columns:
+        if column.kind == "one-hot" and places.keys() >= set(column.input_names):
+            yield np.array([places[name] for name in column.input_names]), list(column.levels), column.name
 
 
 def shown(model: Any, split: Split, rows: Array) -> Shown:
@@ -129,7 +170,7 @@ def picture(model: Any, split: Split) -> tuple[str, Any]:
     for row, drawn, label in zip(axes, panels, labels, strict=True):
         for ax, curve in zip(row, drawn, strict=False):
             ax.set_axis_on()
-            handles = plotting.dependence(ax, curve.at, curve.mean, curve.band)
+            handles = plotting.dependence(ax, curve.at, curve.mean, curve.band, curve.levels)
             ax.set_xlabel(curve.name, parse_math=False)  # $ is a currency
         row[0].set_ylabel(label, parse_math=False)
     if lines:
@@ -138,8 +179,8 @@ def picture(model: Any, split: Split) -> tuple[str, Any]:
             text.set_parse_math(False)
     said = what[0] if len(what) == 1 else "mean of each target"
     return (
-        f"The {said} as one input moves, averaged over {len(rows)} training rows, and the band that holds "
-        f"four fifths of them. The inputs are those that move it the most.{remark}"
+        f"The {said} as one column moves, averaged over {len(rows)} training rows, and the band that holds "
+        f"four fifths of them. The columns are those that move it the most.{remark}"
     ), figure
 
 

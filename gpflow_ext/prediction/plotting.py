@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from gpflow_ext.prediction.metrics import _ROUNDING, _counts
 
 Array = npt.NDArray[Any]
+_SHORT, _LONGEST = 6, 16  # characters of levels that are written upright, and of any
 
 
 def convergence(ax: Any, objectives: Mapping[str, Array]) -> None:
@@ -78,22 +79,39 @@ def calibration(
     ax.set_ylabel("observed frequency")
 
 
-def dependence(ax: Any, at: Array, mean: Array, band: Array) -> list[Any]:
-    """Draw means along one input, each with its band; return their lines.
+def dependence(ax: Any, at: Array, mean: Array, band: Array, levels: Sequence[str] = ()) -> list[Any]:
+    """Draw means along one column, each with its band; return their lines.
 
     Parameters
     ----------
     ax
         matplotlib axes.
     at
-        Values of the input, shape [G].
+        Values of the column, shape [G].
     mean, band
         Means of K predictions, shape [G, K], and the ends of their bands, [2, G, K].
+    levels
+        Names of the G values of a category, which are drawn one beside the other.
     """
     colours = ["k"] if mean.shape[1] == 1 else [f"C{number}" for number in range(mean.shape[1])]
+    if levels:
+        shifts = (np.arange(len(colours)) + 0.5) / len(colours) - 0.5
+        places = [np.asarray(at) + 0.6 * shift for shift in shifts]
+        for place, colour, (low, high) in zip(places, colours, band.transpose(2, 0, 1), strict=True):
+            ax.vlines(place, low, high, color=(colour, 0.4), linewidth=4)
+        ax.set_xlim(-0.5, len(levels) - 0.5)
+        tilt = {"rotation": 20, "ha": "right"} if max(map(len, levels)) > _SHORT else {}
+        for tick in ax.set_xticks(at, [_short(level) for level in levels], **tilt):
+            tick.label1.set_parse_math(False)
+        lines = zip(places, colours, mean.T, strict=True)
+        return [ax.plot(place, line, "o", color=colour)[0] for place, colour, line in lines]
     for colour, (low, high) in zip(colours, band.transpose(2, 0, 1), strict=True):
         ax.fill_between(at, low, high, facecolor=(colour, 0.12), edgecolor=(colour, 0.4), linewidth=0.7)
     return [ax.plot(at, line, color=colour)[0] for colour, line in zip(colours, mean.T, strict=True)]
+
+
+def _short(level: str) -> str:
+    return level if len(level) <= _LONGEST else f"{level[: _LONGEST - 1]}…"
 
 
 def class_probability(
