@@ -113,7 +113,7 @@ def report(
         "<h2>Limits</h2>",
         _limits(split, limits),
         "<h2>Scores</h2>",
-        _scores(model, (X, Y), baselines.scores(split, _BASELINE_ROWS)),
+        _scores(model, (X, Y), baselines.scores(_with_weights_apart(model, split), _BASELINE_ROWS)),
         "<h2>Calibration</h2>",
         _calibration(model, X, Y, split.labels),
         "<h2>What was learnt</h2>",
@@ -152,6 +152,18 @@ def _scaled(split: Split, scaler: Any) -> Split:
     before = split.scaler
     whole = Scaler(before.mean + before.scale * scaler.mean_, before.scale * scaler.scale_)
     return replace(split, train=train, test=test, scaler=whole)
+
+
+def _with_weights_apart(model: Any, split: Split) -> Split:
+    """Return the data without the weights that a `Weighted` likelihood may have after the targets."""
+    width = getattr(model.likelihood, "num_targets", split.test[1].shape[1]) + 1
+    apart = [without_weights(model, Y) if Y.shape[1] == width else (Y, None) for _, Y in split]
+    if all(weights is None for _, weights in apart):
+        return split
+    train, test = ((X, Y) for (X, _), (Y, _) in zip(split, apart, strict=True))
+    found = (np.ones((len(Y), 1)) if weights is None else weights[:, None] for Y, weights in apart)
+    of_train, of_test = split.weights or found
+    return replace(split, train=train, test=test, weights=(of_train, of_test))
 
 
 def _table(rows: Sequence[Sequence[str]], heads: Sequence[str] = ()) -> str:

@@ -291,7 +291,7 @@ def test_rows_that_do_not_fit_are_named(served):
             "the columns Unit price, Größe, class are not there",
         ),
         ({key: [cell] * (2 if key == "size" else 1) for key, cell in ROW.items()}, "not as many rows each"),
-        ([1, 2], "a data frame, a mapping of columns, or a list of mappings"),
+        ([1, 2], "a data frame, a mapping of columns, a list of mappings, or a path"),
     ):
         with pytest.raises(ValueError, match=message):
             served.predict_raw(rows)
