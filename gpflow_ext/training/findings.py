@@ -56,7 +56,7 @@ def findings(model: Any, data: Any = None) -> tuple[str, ...]:
         kernel = getattr(model, name, None)
         for path, part in _parts(kernel, name):
             said += [] if X is None or X.ndim != 2 else _of_lengthscales(path, part, X)
-            said += _of_variance(path, part, X, *sizes, isinstance(unweighted(model), _CLASSES))
+            said += _of_variance(path, part, X, *sizes, _of_certainty(model))
     return (*said, *_of_likelihood(model, noise))
 
 
@@ -100,12 +100,22 @@ def _of_lengthscales(path: str, kernel: Kernel, X: Array) -> Iterator[str]:
         )
 
 
+def _of_certainty(model: Any) -> str:
+    """Return why labels may become certain, nothing where the likelihood is not of classes."""
+    if not isinstance(unweighted(model), _CLASSES):
+        return ""
+    points = getattr(model, "inducing_variable", None)
+    moving = getattr(points, "trainable_variables", ())
+    return ": the classes are separable" + (", or seem so to the points, which move" if moving else "")
+
+
 def _of_variance(
-    path: str, kernel: Kernel, X: Array | None, square: float, spread: float, classes: bool
+    path: str, kernel: Kernel, X: Array | None, square: float, spread: float, certainty: str
 ) -> Iterator[str]:
     """Yield what is said of a variance, in units of the targets' mean square and of their variance.
 
-    That of a slope is judged by the variance of its functions at the inputs.
+    That of a slope is judged by the variance of its functions at the inputs. ``certainty`` is why a variance
+    may grow until all labels are certain, if it may.
     """
     variance = getattr(kernel, "variance", None)
     if not isinstance(variance, gpflow.Parameter) or not variance.trainable:
@@ -115,9 +125,8 @@ def _of_variance(
     if isinstance(kernel, Linear) and X is not None and X.ndim == 2:
         size = float(np.mean(kernel(X, full_cov=False)))
         told += f", {size:.3g} of functions at the inputs,"
-    if size > (_CERTAIN if classes else _LARGE * square):
-        why = ": the classes are separable" if classes else ""
-        yield f"{told} has run away{why}; a prior would hold it."
+    if size > (_CERTAIN if certainty else _LARGE * square):
+        yield f"{told} has run away{certainty}; a prior would hold it."
     elif size < _SMALL * spread:
         yield f"{told.removesuffix(',')}, this part of the kernel is switched off."
 
