@@ -273,9 +273,7 @@ def test_classes_that_are_separable_are_said() -> None:
         )
         model.kernel.variance.assign(5e3)
         assert findings(model) == ()
-    sparse = SparseEP(
-        problems.binary(20), problems.kernel(2e4), BernoulliLogit(), inducing_variable=Z.copy()
-    )
+    sparse = SparseEP(problems.binary(20), problems.kernel(2e4), BernoulliLogit(), inducing_variable=Z.copy())
     assert "separable, or seem so to the points, which move; a prior" in findings(sparse)[0]
     gpflow.set_trainable(sparse.inducing_variable, False)
     assert "separable; a prior" in findings(sparse)[0]
