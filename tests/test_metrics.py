@@ -13,6 +13,7 @@ from scipy.stats import norm, poisson
 import gpflow_ext as gpx
 from gpflow_ext import export, metrics, plotting
 from gpflow_ext.likelihoods import BernoulliLogit, PoissonLog, Standardised, Weighted
+from gpflow_ext.likelihoods.classes import class_probabilities
 from gpflow_ext.models import VGPKMM, GPRNTensor
 
 P = np.array([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5], [0.25, 0.75]])
@@ -191,6 +192,17 @@ def test_several_binary_outputs_are_scored_and_served_by_their_probabilities(dat
     served = gpx.load_exported(export(model, tmp_path / "model")).predict(X)
     assert not served.keys() & {"class", "probabilities"}
     np.testing.assert_allclose(served["mean"], p, rtol=1e-9)
+
+
+def test_a_binary_output_whose_number_is_open_has_classes():
+    open_shape = tf.TensorSpec([None, None], tf.float64)
+
+    @tf.function(input_signature=[open_shape, open_shape], autograph=False)
+    def probabilities(mean, var):
+        return class_probabilities(gpflow.likelihoods.Bernoulli(), mean, mean, var)
+
+    zeros = tf.zeros([3, 1], tf.float64)
+    np.testing.assert_allclose(probabilities(zeros, zeros + 1.0), np.full((3, 2), 0.5), rtol=1e-12)
 
 
 def test_missing_targets_of_a_network_do_not_count(data):

@@ -36,7 +36,7 @@ def class_probabilities(
     -------
     Probabilities in class order, shape [N, K], or ``None``.
     """
-    if isinstance(likelihood, gpflow.likelihoods.ScalarLikelihood) and Fmu.shape[-1] != 1:
+    if isinstance(likelihood, gpflow.likelihoods.ScalarLikelihood) and Fmu.shape[-1] not in (1, None):
         return None
     own = getattr(likelihood, "class_probabilities", None)
     if own is not None:
