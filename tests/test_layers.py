@@ -16,7 +16,7 @@ TOWER: list[dict[str, str]] = [
     {"_collector": ""},
     {"_version": "", "_lazy": "", "_html": "", "citations": ""},
     {
-        "numerics": "open_sizes devices some_rows mapped arc_cosine conjugate_gradients lanczos centred exposures philox batched once triangular positive_triangular linalg bound_tables special stacked grids logistic probit student_t integrals bounds target_moments log_predictive"
+        "numerics": "anderson open_sizes devices some_rows mapped arc_cosine conjugate_gradients lanczos centred exposures philox batched once triangular positive_triangular linalg bound_tables special stacked grids logistic probit student_t integrals bounds target_moments log_predictive"
     },
     {"compiled": "structure gradients kernels options products purity functions preferred replicas ."},
     {
@@ -55,10 +55,10 @@ TOWER: list[dict[str, str]] = [
     },
     {
         "kmm": "newton ascent joint held algorithm1 method model recipe",
-        "ep": "seen_posterior unwhitened moment_matching sign_agreement removal factors engine optimum method distributed "
+        "ep": "seen_posterior unwhitened moment_matching sign_agreement removal factors sweeps engine optimum method distributed "
         "minibatch_model minibatch_updates stochastic model minibatches recipe",
         "laplace": "expansion updates nearby method model recipe",
-        "svgp": "points sag projected_newton anderson newton_mean whitened_normal natural_gradient last_pass minibatch_ascent early_stopping dual model whitened vi_means joint_ascent whole_data unwhitened labels recipe svi dual_recipe gpflow_models",
+        "svgp": "points sag projected_newton newton_mean whitened_normal natural_gradient last_pass minibatch_ascent early_stopping dual model whitened vi_means joint_ascent whole_data unwhitened labels recipe svi dual_recipe gpflow_models",
         "gprn": "factors blocks network outputs scales tensor_normal node_kernels functions conditional priors profiled sampled tensor collapsed members renewal "
         "predictions posterior draws missing model updates block_ascent coregionalised suited starts profiled_ascent recipe",
     },

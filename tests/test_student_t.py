@@ -171,7 +171,7 @@ def test_single_precision() -> None:
         np.testing.assert_allclose(single, double, rtol=0, atol=3e-5)
 
 
-def _hard(seed: int, size: int, scale: float) -> VGPKMM:
+def hard_regression(seed: int, size: int, scale: float) -> VGPKMM:
     """Return a model of a skewed target whose tails are far outliers."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(size, 3))
@@ -182,7 +182,7 @@ def _hard(seed: int, size: int, scale: float) -> VGPKMM:
 
 def test_no_evidence_where_no_fixed_point_is_near() -> None:
     """The sweeps wander: after many of them log Z is none, and the sites are as they were."""
-    model = _hard(1, 60, 0.1)
+    model = hard_regression(1, 60, 0.03)
     adopt(model, EP())
     optimum = Optimum(factored(model), model.trainable_variables, None, None)
     assert np.isnan(optimum.evaluate(200, 1e-6).objective)
@@ -228,7 +228,7 @@ def test_sites_that_wander_win_no_choice_between_starts() -> None:
 
 def test_what_a_climb_has_reached_stays_where_the_sites_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is returned with no violation known, and there is nothing more to do."""
-    model = _hard(1, 20, 0.5)
+    model = hard_regression(1, 20, 0.5)
     adopt(model, EP())
     optimum = Optimum(factored(model), model.trainable_variables, None, None)
     options = {"site_updates": 200, "hyper_updates": 1, "tolerance": 1e-8, "stationarity": 1e-6}
@@ -250,7 +250,7 @@ def test_what_a_climb_has_reached_stays_where_the_sites_leave(monkeypatch: pytes
 @pytest.mark.slow
 def test_a_climb_ends_where_expectation_propagation_has_no_fixed_point() -> None:
     """The noise is so small beside the outliers that sweeps diverge at the optimum: what was reached is kept."""
-    model = _hard(5, 30, 0.5)
+    model = hard_regression(5, 30, 0.5)
     gpflow.set_trainable(model.kernel, False)
     begin = _evidence(model)
     with pytest.warns(gpx.FitWarning, match=r"no fixed point: use gpflow_ext\.models\.SGPMCFreeForm"):

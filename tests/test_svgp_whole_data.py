@@ -9,8 +9,9 @@ import tensorflow as tf
 
 import gpflow_ext as gpx
 from gpflow_ext.likelihoods import RobustMax
+from gpflow_ext.numerics import anderson
 from gpflow_ext.sites import Projection
-from gpflow_ext.svgp import anderson, newton_mean
+from gpflow_ext.svgp import newton_mean
 from gpflow_ext.svgp.whole_data import WholeData
 from gpflow_ext.training.starts import FROM_DATA, OWN
 
@@ -207,16 +208,16 @@ def test_weights_of_either_sign_are_followed():
 def test_mixing_solves_a_linear_iteration_that_turns_and_creeps():
     """Modes with rates of 0.999 and −1.2: the plain iteration diverges in the one, and hardly moves in the other."""
     rates, x = tf.constant([0.999, -1.2, 0.3], tf.float64), tf.ones([3], tf.float64)
-    memory = anderson.empty(x)
+    memory = anderson.empty(x, 5)
     for _ in range(6):
         residual = rates * x - x
         following = anderson.mixed(memory, x, residual, tf.constant(0.5, tf.float64))
         memory, x = anderson.remember(memory, x, residual), following
     assert float(tf.reduce_max(tf.abs(x))) < 1e-6
     one, half = tf.ones_like(x), tf.constant(0.5, tf.float64)
-    plain = anderson.mixed(anderson.empty(x), one, rates - 1.0, half)
+    plain = anderson.mixed(anderson.empty(x, 5), one, rates - 1.0, half)
     np.testing.assert_allclose(plain, 0.5 + 0.5 * rates)
-    again = anderson.remember(anderson.empty(x), one, rates - 1.0)  # a step too short to move
+    again = anderson.remember(anderson.empty(x, 5), one, rates - 1.0)  # a step too short to move
     np.testing.assert_allclose(anderson.mixed(again, one, rates - 1.0, half), plain)
 
 

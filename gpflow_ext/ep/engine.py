@@ -5,12 +5,11 @@ with an optimiser takes one gradient step of the hyperparameters in the same gra
 Hernández-Lobato 2016, their batch method). Then B = I + AΛAᵀ, the cavities, the evidence and the next
 sites are evaluated once, and the step is undone where these are not sound.
 
-Parallel sweeps at ρ = 1 overshoot where many data share what they see: the change of the sites, r, alternates
-in sign. So by default ρ is the secant (Barzilai-Borwein) estimate ρ ← ρ ⟨r₋, r₋⟩ / ⟨r₋, r₋ − r⟩ kept within
-[0.1, 1]: exact for one dominant mode, never an over-relaxation, 1 where nothing alternates. It does not move
-the fixed point. Where a datum has several latent functions the upper end is 100: factors that compare these
-do not see their sum, along which plain sweeps take up to thousands of steps, over-relaxed ones two hundred.
-log Z is not monotone along the way and decides nothing but convergence.
+Where only the sites move, sweeps mix; see `ep.sweeps`. Where the hyperparameters move along, or the data are
+sharded, ρ is the secant estimate of that module alone. Its upper end is then 100 where a datum has several
+latent functions: factors that compare these do not see their sum, along which plain sweeps take up to
+thousands of steps, over-relaxed ones two hundred. log Z is not monotone along the way and decides nothing but
+convergence.
 """
 
 from __future__ import annotations
@@ -22,47 +21,19 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.compiled import Compiled
+from gpflow_ext.ep import sweeps
 from gpflow_ext.ep.factors import Evaluated, FactoredModel, Factors, WholeFactors
+from gpflow_ext.numerics import anderson
 from gpflow_ext.sites import Sites
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.solver import Evaluation, Progress
 
-SMALLEST_DAMPING = 0.1
 LARGEST_RELAXATION = 100.0  # where a datum has several latent functions
-ATTEMPTS = 20  # of a step, each with half the length of the last
 
 
 def largest_relaxation(nat1: tf.Tensor) -> float:
     """Return the upper end of ρ for sites of this shape, [N, L] or [N, F, L']."""
     return 1.0 if nat1.shape[1:] == [1] else LARGEST_RELAXATION
-
-
-def relaxation(
-    direction: tf.Tensor,
-    before: tf.Tensor,
-    length: tf.Tensor,
-    longest: float,
-    total: Callable[[tf.Tensor], tf.Tensor],
-) -> tf.Tensor:
-    """Return ρ of the next sweep, [], the secant estimate within its bounds.
-
-    Parameters
-    ----------
-    direction, before
-        The changes that this sweep and the last one propose, nat1 and prec stacked, [2, N, L].
-    length
-        ρ of the last sweep, 0 if there was none, [].
-    longest
-        The upper end of ρ.
-    total
-        Sums values [K, N, L] over all factors, [K].
-    """
-    products = tf.stack([before**2, before * direction])  # [2, 2, N, L]
-    last, along = tf.unstack(total(tf.reduce_sum(products, axis=1)))
-    turned = last - along
-    known = (turned > 0.0) & (length > 0.0)
-    secant = tf.where(known, length * last / turned, tf.ones_like(last))
-    return tf.clip_by_value(secant, SMALLEST_DAMPING, longest)
 
 
 def check_damping(damping: float | None) -> None:
@@ -99,6 +70,7 @@ class Sweeps:
         self.direction = tf.Variable(zeros, False, shape=open_rows)  # of the last step, not damped
         self.length = tf.Variable(tf.zeros([], nat1.dtype), False)  # ρ of the last step
         self.gradient = [tf.Variable(tf.zeros_like(v), False) for v in self.moving]
+        self.rest: list[tf.Variable] = []  # of what it remembers
 
     def prior(self) -> Any:
         """Return the prior at the data."""
@@ -147,7 +119,7 @@ class Sweeps:
     def _length(self, direction: tf.Tensor, damping: tf.Tensor) -> tf.Tensor:
         """Return ρ of the next step."""
         total = self._factors.sum
-        secant = relaxation(direction, self.direction, self.length, self._longest, total)
+        secant = sweeps.relaxation(direction, self.direction, self.length, self._longest, total)
         return tf.where(tf.math.is_nan(damping), secant, damping)
 
     def _descend(self, kept: Sequence[tf.Tensor], share: tf.Tensor, begins: tf.Tensor) -> None:
@@ -164,6 +136,43 @@ class Sweeps:
         values = [tf.stack(point.proposal), direction, length, *point.gradient]
         for variable, value in zip(stored, values, strict=False):
             variable.assign(tf.where(point.sound, value, variable))
+
+
+class MixedSweeps(Sweeps):
+    """Those that mix, of all factors at once, the hyperparameters held fixed."""
+
+    def __init__(self, target: FactoredModel, variables: Sequence[tf.Variable]) -> None:
+        super().__init__(target, WholeFactors(target), variables, None)
+        path = sweeps.beginning(self.proposal)
+        points = tf.Variable(path.memory.points, False, shape=[sweeps.MEMORY, None])
+        residuals = tf.Variable(path.memory.residuals, False, shape=[sweeps.MEMORY, None])
+        rest = (tf.Variable(part, False) for part in (path.memory.count, path.least, path.pause))
+        self.rest = [points, residuals, *rest]
+
+    def take(self, prior: Any, share: tf.Tensor, damping: tf.Tensor) -> tf.Tensor:
+        """See `Sweeps.take`; the damping is adapted."""
+        old, begins = tf.stack(self._target.sites), tf.equal(share, 0.0)
+        proposal = tf.where(begins, old, self.proposal)
+        points, residuals, count, least, pause = (part.read_value() for part in self.rest)
+        path = sweeps.Path(
+            self.direction.read_value(),
+            self.length.read_value(),
+            anderson.Memory(points, residuals, tf.where(begins, 0, count)),
+            tf.where(begins, tf.constant(np.inf, least.dtype), least),
+            tf.where(begins, 0, pause),
+        )
+        unknown = tf.constant(np.nan, old.dtype)
+        point = sweeps.Sweep(Sites(*tf.unstack(old)), Sites(*tf.unstack(proposal)), unknown, unknown, path)
+        new, stands = sweeps.sweep(self._target, prior, point, share, None)
+        self._target.assign_sites(new.sites)
+        path, memory = new.path, new.path.memory
+        count = tf.where(begins, 0, memory.count)  # a look at the sites is no sweep
+        stored = [self.proposal, self.direction, self.length, *self.rest]
+        values = [tf.stack(new.proposal), path.direction, path.length, memory.points, memory.residuals, count]
+        for variable, value in zip(stored, [*values, path.least, path.pause], strict=True):
+            variable.assign(value)
+        objective = new.objective + self._target.log_prior_density()
+        return tf.stack([objective, new.violation, tf.cast(stands, old.dtype)])
 
 
 class OwnFunctions:
@@ -212,12 +221,15 @@ class MomentMatcher(tf.Module):
         super().__init__()
         check_damping(damping)
         self._target, self._optimizer = target, optimizer
-        sweeps = Sweeps(target, WholeFactors(target) if factors is None else factors, variables, optimizer)
-        self._sweeps = sweeps
+        if factors is None and optimizer is None and damping is None:
+            own: Sweeps = MixedSweeps(target, variables)
+        else:
+            own = Sweeps(target, WholeFactors(target) if factors is None else factors, variables, optimizer)
+        self._sweeps = own
         self._prior: Any = None
-        self._compiled = Compiled(sweeps, resolve_jit(jit_compile)) if factors is None else OwnFunctions()
-        self.proposal, self.direction, self.length = sweeps.proposal, sweeps.direction, sweeps.length
-        self.gradient = sweeps.gradient
+        self._compiled = Compiled(own, resolve_jit(jit_compile)) if factors is None else OwnFunctions()
+        self.proposal, self.direction, self.length = own.proposal, own.direction, own.length
+        self.gradient, self.rest = own.gradient, own.rest
         self.started = tf.Variable(False, trainable=False)
         self._damping = tf.constant(np.nan if damping is None else damping, self.length.dtype)
 
@@ -225,7 +237,8 @@ class MomentMatcher(tf.Module):
     def state(self) -> list[tf.Variable]:
         """What a step changes besides the model."""
         optimizer = [] if self._optimizer is None else self._optimizer.variables
-        return [self.proposal, self.direction, self.length, *self.gradient, self.started, *optimizer]
+        own = [self.proposal, self.direction, self.length, *self.rest, *self.gradient]
+        return [*own, self.started, *optimizer]
 
     def start(self) -> Progress:
         """See `Solver`.
@@ -247,7 +260,7 @@ class MomentMatcher(tf.Module):
         """
         if not self.started and not np.isfinite(self.start().objective):
             return Progress(np.nan, np.inf)
-        for attempt in range(ATTEMPTS):
+        for attempt in range(sweeps.ATTEMPTS):
             progress, sound = self._take(0.5**attempt)
             if sound:
                 return progress

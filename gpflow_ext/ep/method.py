@@ -8,9 +8,10 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.ep import engine, factors, moment_matching, unwhitened
+from gpflow_ext.ep import factors, moment_matching, sweeps, unwhitened
 from gpflow_ext.ep.moment_matching import WHOLE_DATUM, Layout
-from gpflow_ext.ep.optimum import Sweep, is_near, settle
+from gpflow_ext.ep.optimum import is_near, settle
+from gpflow_ext.ep.sweeps import Sweep
 from gpflow_ext.numerics import linalg
 from gpflow_ext.numerics.log_predictive import log_predictive
 from gpflow_ext.sites import Prior, Seen, SitedModel, SiteMethod, Sites, register_method, sparse_prior
@@ -77,33 +78,25 @@ class EP(SiteMethod):
         sites, point = tf.cond(
             point.sound, lambda: (sites, point), lambda: (zero, factors.evaluate(target, seen, zero))
         )
-        none = tf.zeros_like(tf.stack(sites))
-        return Sweep(sites, point.proposal, point.violation, none, tf.zeros([], none.dtype))
+        return Sweep(
+            sites, point.proposal, point.violation, point.objective, sweeps.beginning(tf.stack(sites))
+        )
 
     def step(self, model: SitedModel, prior: Prior, state: Sweep) -> Sweep:
-        """See `SiteMethod.step`; a sweep that is not sound is taken again at half the length."""
+        """See `SiteMethod.step`; a sweep that does not stand is taken again at half the length."""
         target, seen = factored(model), unwhitened.seen(prior)
-        old = tf.stack(state.sites)
-        direction = tf.stack(state.proposal) - old
-        whole = engine.relaxation(
-            direction,
-            state.direction,
-            state.length,
-            engine.largest_relaxation(state.sites.nat1),
-            factors.sum_over_factors,
-        )
 
-        def attempt(k: tf.Tensor, length: tf.Tensor, *_: Any) -> tuple[Any, ...]:
-            new = Sites(*tf.unstack(old + length * direction))
-            point = factors.evaluate(target, seen, new)
-            return k + 1, 0.5 * length, point.sound, new, point.proposal, point.violation
+        def attempt(k: tf.Tensor, _: tf.Tensor, point: Sweep) -> tuple[tf.Tensor, tf.Tensor, Sweep]:
+            new, stands = sweeps.sweep(target, seen, point, 0.5 ** tf.cast(k, state.violation.dtype), None)
+            return k + 1, stands, new
 
-        begin = (tf.constant(0), whole, tf.constant(False), state.sites, state.proposal, state.violation)
-        _, length, sound, new, proposal, violation = tf.while_loop(
-            lambda k, _, sound, *rest: (k < engine.ATTEMPTS) & ~sound, attempt, begin
+        _, stands, new = tf.while_loop(
+            lambda k, stands, _: (k < sweeps.ATTEMPTS) & ~stands,
+            attempt,
+            (tf.constant(0), tf.constant(False), state),
         )
-        failed = tf.constant(float("nan"), violation.dtype)
-        return Sweep(new, proposal, tf.where(sound, violation, failed), direction, 2.0 * length)
+        failed = tf.constant(float("nan"), new.violation.dtype)
+        return new._replace(violation=tf.where(stands, new.violation, failed))
 
     def solve(
         self,

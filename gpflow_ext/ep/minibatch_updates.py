@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.ep import moment_matching
-from gpflow_ext.ep.engine import ATTEMPTS
 from gpflow_ext.ep.minibatch_model import MinibatchModel
 from gpflow_ext.ep.removal import remove
+from gpflow_ext.ep.sweeps import ATTEMPTS
 from gpflow_ext.numerics import linalg
 from gpflow_ext.sites import Message, Projection, Sites, Whitened, products, units
 

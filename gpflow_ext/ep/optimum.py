@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from gpflow_ext.ep import engine, factors, moment_matching
+from gpflow_ext.ep import engine, moment_matching, sweeps
 from gpflow_ext.ep.factors import FactoredModel
+from gpflow_ext.ep.sweeps import Sweep
 from gpflow_ext.sites import Seen, Sites
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.solver import Settled
 
 NEAR, ENOUGH = 0.01, 50  # a violation after so many sweeps, from which no fixed point is in sight
-
-
-class Sweep(NamedTuple):
-    """A point of damped parallel sweeps."""
-
-    sites: Sites
-    proposal: Sites  # the sites that match the moments
-    violation: tf.Tensor  # NaN where no length of the last sweep was sound, []
-    direction: tf.Tensor  # the change that the last sweep proposed, nat1 and prec stacked, [2, N, L]
-    length: tf.Tensor  # ρ of the last sweep, 0 if there was none, []
 
 
 def settle(
@@ -38,7 +28,8 @@ def settle(
     """Sweep until the violation is within the tolerance; the violation is NaN where that fails.
 
     One loop in the graph, each turn of which evaluates all factors once: at the sites as they are, at zero
-    where these are not sound, or after a sweep, which is taken again at half the length where it is not.
+    where these are not sound, or after a sweep, which is taken again at half the length where it does not
+    stand.
 
     Parameters
     ----------
@@ -55,35 +46,33 @@ def settle(
     damping
         ρ of a sweep; ``None`` adapts it.
     """
-    zero = tf.zeros([], sites.nat1.dtype)
-    longest = engine.largest_relaxation(sites.nat1)
+    stacked = tf.stack(sites)
+    unknown = tf.constant(np.inf, stacked.dtype)
 
     def going(done: tf.Tensor, attempt: tf.Tensor, point: Sweep) -> tf.Tensor:
-        return (done <= steps) & (attempt < engine.ATTEMPTS) & ~(point.violation <= tolerance)
+        return (done <= steps) & (attempt < sweeps.ATTEMPTS) & ~(point.violation <= tolerance)
 
     def turn(done: tf.Tensor, attempt: tf.Tensor, point: Sweep) -> tuple[tf.Tensor, tf.Tensor, Sweep]:
-        old = tf.stack(point.sites)
-        direction = tf.stack(point.proposal) - old
-        whole = engine.relaxation(direction, point.direction, point.length, longest, factors.sum_over_factors)
-        ρ = (whole if damping is None else damping) * 0.5 ** tf.cast(attempt, zero.dtype)
-        new = Sites(*tf.unstack(old + ρ * direction))
-        found = factors.evaluate(target, prior, new)
-        moved = Sweep(new, found.proposal, found.violation, direction, ρ)
         begins = tf.equal(done, 0)
-        lost = tf.where(begins & (attempt > 0), engine.ATTEMPTS, attempt + 1)
-        none = Sites(*map(tf.zeros_like, new))
-        back = point._replace(
-            sites=Sites(*(tf.where(begins, *pair) for pair in zip(none, point.sites, strict=True))),
-            proposal=Sites(*(tf.where(begins, *pair) for pair in zip(none, point.proposal, strict=True))),
-        )
-        kept = tf.nest.map_structure(lambda a, b: tf.where(found.sound, a, b), moved, back)
-        kept = tf.nest.map_structure(lambda a, b: tf.ensure_shape(a, b.shape), kept, point)
-        return done + tf.cast(found.sound, tf.int32), tf.where(found.sound, 0, lost), kept
+        new, stands = sweeps.sweep(target, prior, point, 0.5 ** tf.cast(attempt, unknown.dtype), damping)
+        lost = tf.where(begins & (attempt > 0), sweeps.ATTEMPTS, attempt + 1)
+        return done + tf.cast(stands, tf.int32), tf.where(stands, 0, lost), _begun(new, begins, stands)
 
-    begin = Sweep(sites, sites, zero + np.inf, tf.zeros_like(tf.stack(sites)), zero)
+    begin = Sweep(sites, sites, unknown, unknown, sweeps.beginning(stacked))
     _, attempt, point = tf.while_loop(going, turn, (tf.constant(0), tf.constant(0), begin))
-    failed = tf.where(attempt > 0, zero + np.nan, point.violation)
+    failed = tf.where(attempt > 0, unknown + np.nan, point.violation)
     return tf.nest.map_structure(tf.stop_gradient, point._replace(violation=failed))
+
+
+def _begun(point: Sweep, begins: tf.Tensor, stands: tf.Tensor) -> Sweep:
+    """Return a point whose sites are zero where the first ones do not stand; a look at these is no sweep."""
+    lost = begins & ~stands
+    sites, proposal = (
+        Sites(*(tf.where(lost, tf.zeros_like(part), part) for part in pair)) for pair in point[:2]
+    )
+    memory = point.path.memory
+    memory = memory._replace(count=tf.where(begins, 0, memory.count))
+    return point._replace(sites=sites, proposal=proposal, path=point.path._replace(memory=memory))
 
 
 class Evidence:

@@ -50,8 +50,9 @@ class EPOptions:
     minibatch_size
         Rows in a minibatch; all data by default. For `SparseEP`.
     damping
-        Share of the way that a sweep moves the sites, in (0, 1]; by default a secant estimate in [0.1, 1], or
-        in [0.1, 100] if a datum has several factors, and 1 with minibatches, which are never over-relaxed. It
+        Share of the way that a sweep moves the sites, in (0, 1]. By default a secant estimate in [0.1, 1]
+        with Anderson mixing of the last sweeps. Where an ``optimizer`` moves along, or with a ``strategy``,
+        it is the estimate alone, in [0.1, 100] if a datum has several factors. With minibatches it is 1. It
         does not change the fixed point.
     stationarity
         Largest change of a site, relative to 1 + |prec|, that counts as converged; by default 1e-6 in

@@ -47,9 +47,10 @@ import tensorflow as tf
 
 from gpflow_ext.compiled import Compiled
 from gpflow_ext.data.rows import PIECE, ArrayRows, Batch
-from gpflow_ext.ep.engine import ATTEMPTS, check_damping
+from gpflow_ext.ep.engine import check_damping
 from gpflow_ext.ep.minibatch_model import MinibatchModel
 from gpflow_ext.ep.minibatch_updates import MinibatchUpdates
+from gpflow_ext.ep.sweeps import ATTEMPTS
 from gpflow_ext.sites import Sites
 from gpflow_ext.training.loop import resolve_jit
 from gpflow_ext.training.solver import Progress

@@ -4,7 +4,7 @@ At given hyperparameters steps of Newton's method in E[v], see `svgp.newton_mean
 in Var[v]⁻¹, see `svgp.natural_gradient`, bring q(v) to the maximum of the bound. There the gradient of the
 bound with q(v) held is that of the optimised bound (the envelope theorem), which L-BFGS maximises.
 
-The steps use Anderson mixing, see `svgp.anderson`, since a fixed-point iteration may circle the optimum or
+The steps use Anderson mixing, see `numerics.anderson`, as a fixed-point iteration may circle the optimum or
 creep along a ridge. Where one does not raise the bound, the next is plain, and shorter if that does not help;
 the memory keeps failed trials too. Weights wₙ may be negative, so the optimum is also found if the likelihood
 is not log-concave.
@@ -21,9 +21,9 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_ext.likelihoods import RobustMax
-from gpflow_ext.numerics import triangular
+from gpflow_ext.numerics import anderson, triangular
 from gpflow_ext.sites import Projection, products
-from gpflow_ext.svgp import anderson, joint_ascent, newton_mean
+from gpflow_ext.svgp import joint_ascent, newton_mean
 from gpflow_ext.svgp.natural_gradient import Minibatch, WhitenedVariational
 from gpflow_ext.svgp.whitened_normal import divergence, marginals, precision, root_of, site_weights
 from gpflow_ext.training import lbfgs, site_recipe
@@ -39,6 +39,7 @@ from gpflow_ext.training.starts import among, further_starts, number_of_starts
 STEPS = 100  # of L-BFGS, of `_ITERATIONS` iterations each: it ends by itself
 _ITERATIONS, _UPDATES = 20, 200  # of L-BFGS in a step, and steps of q in an evaluation, at most
 _LENGTH = 0.5  # of the first steps
+_MEMORY = 5  # of them
 _SHORTEST = 2.0**-40  # a length of a step below which the bound rises no more; see `kmm.ascent`
 _ROUNDING = 1e-13, 1e-6  # relative, in double and single precision: a bound that is lower by less is none
 _STATIONARITY = 1e-3, 1e-2  # in both: on nearly separable data the last steps creep along a ridge
@@ -144,7 +145,7 @@ class OptimalPosterior(tf.Module):
             return (_Settling(done + 1, length, risen, *kept),)
 
         begin = self._at(prior, X, Y, prec, mean, root)
-        memory = anderson.empty(_flat(begin.mean, begin.prec))
+        memory = anderson.empty(_flat(begin.mean, begin.prec), _MEMORY)
         start = _Settling(tf.constant(0), _LENGTH * one, tf.constant(False), begin, memory)
         return Point(*tf.while_loop(going, turn, (start,))[0].point)
 

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-MEMORY = 5  # points
 _RIDGE = 10.0  # times the rounding of a number, relative to the longest difference of residuals, squared
 
 
@@ -26,9 +25,9 @@ class Memory(NamedTuple):
     count: tf.Tensor  # how many there are, []
 
 
-def empty(like: tf.Tensor) -> Memory:
-    """Return a memory of no points [P]."""
-    none = tf.zeros([MEMORY, tf.size(like)], like.dtype)
+def empty(like: tf.Tensor, size: int) -> Memory:
+    """Return an empty memory for up to ``size`` points like one, of P elements."""
+    none = tf.zeros([size, tf.size(like)], like.dtype)
     return Memory(none, none, tf.constant(0))
 
 
@@ -36,12 +35,12 @@ def remember(memory: Memory, x: tf.Tensor, r: tf.Tensor) -> Memory:
     """Return the memory with one more point x [P], residual r [P], and without the oldest."""
     points = tf.concat([x[None], memory.points[:-1]], axis=0)
     residuals = tf.concat([r[None], memory.residuals[:-1]], axis=0)
-    return Memory(points, residuals, tf.minimum(memory.count + 1, MEMORY))
+    return Memory(points, residuals, tf.minimum(memory.count + 1, tf.shape(points)[0]))
 
 
 def mixed(memory: Memory, x: tf.Tensor, r: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
     """Return the point [P] after x with the residual r; by a plain step where the memory is empty. O(m²P)."""
-    known = tf.cast(tf.range(MEMORY) < memory.count, x.dtype)[:, None]
+    known = tf.cast(tf.range(tf.shape(memory.points)[0]) < memory.count, x.dtype)[:, None]
     dx, dr = known * (x - memory.points), known * (r - memory.residuals)
     gram = tf.matmul(dr, dr, transpose_b=True)
     largest = tf.reduce_max(tf.linalg.diag_part(gram))
