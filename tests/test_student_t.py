@@ -204,15 +204,15 @@ def _series(scale: float, lengthscale: float, prior: str) -> VGPKMM:
 @pytest.mark.slow
 @pytest.mark.parametrize("prior", ["vecchia", "markov"])
 def test_no_evidence_of_a_structured_prior_where_no_fixed_point_is_near(prior: str) -> None:
-    """`settle_sites` still tells what was reached, for a line search of GPflow's optimisers."""
-    model = _series(0.2, 0.3, prior)
+    """`settle_sites` tells what a few sweeps have reached, for a line search of GPflow's optimisers."""
+    model = _series(0.1, 0.3, prior)
     optimum = SiteOptimum(model, EP(), model.trainable_variables)
     assert np.isnan(optimum.evaluate(200, 1e-6).objective)
     np.testing.assert_array_equal(model.sites.nat1, 0.0)
-    scales = tf.constant([0.2, 1.0], tf.float64)
+    scales = tf.constant([0.1, 1.0], tf.float64)
     drawn = tf.function(model.log_likelihoods)(Stack([(model.likelihood.scale, scales)]))
     np.testing.assert_array_equal(np.isnan(drawn), [True, False])
-    state, finite = tf.function(model.settle_sites)()
+    state, finite = tf.function(lambda: model.settle_sites(2))()
     assert finite
     assert state.violation > 0.01
     assert np.isfinite(optimum.evaluate(3, 1e-6).objective)
@@ -249,15 +249,21 @@ def test_what_a_climb_has_reached_stays_where_the_sites_leave(monkeypatch: pytes
 
 @pytest.mark.slow
 def test_a_climb_ends_where_expectation_propagation_has_no_fixed_point() -> None:
-    """The noise is so small beside the outliers that sweeps diverge at the optimum: what was reached is kept."""
+    """The noise is so small beside the outliers that whole sweeps diverge: what was reached is kept.
+
+    With mixing the fit gets to its optimum.
+    """
     model = hard_regression(5, 30, 0.5)
     gpflow.set_trainable(model.kernel, False)
     begin = _evidence(model)
     with pytest.warns(gpx.FitWarning, match=r"no fixed point: use gpflow_ext\.models\.SGPMCFreeForm"):
-        result = gpx.fit(model, recipe="ep", starts=1, progress=False)
+        result = gpx.fit(model, recipe="ep", damping=1.0, starts=1, progress=False)
     assert result.status is gpx.Status.STALLED
     assert begin + 3.0 < result.objective[-1] < 0.0
     assert 0.01 < float(model.likelihood.scale.numpy()) < 0.1
+    mixed = gpx.fit(model, recipe="ep", starts=1, progress=False)
+    assert mixed.status is gpx.Status.CONVERGED
+    assert mixed.objective[-1] > result.objective[-1] + 0.3
 
 
 def _evidence(model: Any) -> float:
