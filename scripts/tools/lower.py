@@ -60,6 +60,8 @@ LOOSER: dict[tuple[str, str, str], float] = {
     # TensorFlow Probability's random numbers are others under XLA.
     **{("SGPMCFreeForm, ChEES", "Adapted.run", dtype): math.inf for dtype in ("float64", "float32")},
     **{("SGPMCFreeForm, NUTS", "Iterations.run", dtype): math.inf for dtype in ("float64", "float32")},
+    # Sweeps mix differences of the last ones, and end somewhere within their tolerance.
+    **{(name, "Evidence.evaluate", "float64"): 1e-10 for name in ("SparseEP", "SparseEP, classes")},
     # Adam divides gradients that are zero up to rounding by 1e-7.
     ("SVGPRobustMax, minibatches", "AscentUpdates.step", "float64"): 1e-9,
     ("SVGPRobustMax, minibatches", "AscentUpdates.step", "float32"): 0.1,
