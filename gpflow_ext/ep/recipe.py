@@ -55,8 +55,8 @@ class EPOptions:
         it is the estimate alone, in [0.1, 100] if a datum has several factors. With minibatches it is 1. It
         does not change the fixed point.
     stationarity
-        Largest change of a site, relative to 1 + |prec|, that counts as converged; by default 1e-6 in
-        float64, or 1e-4 if a datum has several factors (log Z is then within about 1e-3); 1e-3 in float32.
+        Largest change of a site, relative to 1 + |prec|, that counts as converged; by default 1e-6, and
+        1e-3 in float32.
     site_updates
         Maximum number of sweeps in an evaluation of L-BFGS.
     hyper_updates
@@ -131,7 +131,7 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
     run.without_data(model)
     EP().check(model)
     adopt(model, EP())
-    stationarity = _stationarity(model) if options.stationarity is None else options.stationarity
+    stationarity = EP().stationarity() if options.stationarity is None else options.stationarity
     hypers = model.trainable_variables
     check_moves(hypers, options.in_graph)
     if run.strategy is not None and options.in_graph:
@@ -234,13 +234,6 @@ def _inner(model: SiteModel, optimizer: Any) -> Any:
         optimizer = SignAgreement(**coordinates(model))
     rate = Schedule("root").rate(RATE)  # of minibatches, the only ones that are by Adam unasked
     return built(optimizer, model.trainable_variables, rate, otherwise=_OR, model=model)
-
-
-def _stationarity(model: SiteModel) -> float:
-    """Return the change of a site that counts as converged."""
-    if gpflow.default_float() != np.float64:
-        return 1e-3
-    return 1e-4 if len(model.nat1.shape) > 2 else 1e-6
 
 
 def _sparse(model: SiteModel, option: str) -> SparseEP:
