@@ -15,7 +15,7 @@ mixing, and so are the next PAUSE ones.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -24,8 +24,6 @@ from gpflow_ext.ep import factors
 from gpflow_ext.ep.factors import FactoredModel
 from gpflow_ext.numerics import anderson
 from gpflow_ext.sites import Seen, Sites
-
-_State = TypeVar("_State", bound=tuple[Any, ...])
 
 SMALLEST_DAMPING = 0.1
 ATTEMPTS = 20  # of a sweep, each with half the length of the last
@@ -122,11 +120,16 @@ def follow(
     stands = sound & ~(taken.mixed & (norm > GROWTH * path.least))
     vector, last = (tf.reshape(part, [-1]) for part in (sites, taken.direction))
     memory = anderson.remember(path.memory, vector, last)
-    least, pause = tf.minimum(path.least, norm), tf.maximum(path.pause - 1, 0)
-    new = Path(taken.direction, taken.length, memory, least, pause)
-    none = path.memory._replace(count=tf.zeros_like(path.memory.count))
-    back = path._replace(memory=none, pause=tf.where(taken.mixed, PAUSE, path.pause))
-    return _either(stands, new, back), stands
+    memory = memory._replace(count=tf.where(stands, memory.count, 0))
+    pause = tf.where(taken.mixed, PAUSE, path.pause)
+    new = Path(
+        tf.where(stands, taken.direction, path.direction),
+        tf.where(stands, taken.length, path.length),
+        memory,
+        tf.where(stands, tf.minimum(path.least, norm), path.least),
+        tf.where(stands, tf.maximum(path.pause - 1, 0), pause),
+    )
+    return new, stands
 
 
 class Sweep(NamedTuple):
@@ -155,10 +158,15 @@ def sweep(
     new = Sites(*tf.unstack(taken.sites))
     found = factors.evaluate(target, prior, new)
     path, stands = follow(point.path, old, taken, tf.stack(found.proposal) - taken.sites, found.sound)
-    moved = Sweep(new, found.proposal, found.violation, found.objective, path)
-    kept = _either(stands, moved, point._replace(path=path))
-    return tf.nest.map_structure(lambda a, b: tf.ensure_shape(a, b.shape), kept, point), stands
+    reached = Sweep(
+        _either(stands, new, point.sites),
+        _either(stands, found.proposal, point.proposal),
+        tf.where(stands, found.violation, point.violation),
+        tf.where(stands, found.objective, point.objective),
+        path,
+    )
+    return tf.nest.map_structure(lambda a, b: tf.ensure_shape(a, b.shape), reached, point), stands
 
 
-def _either(condition: tf.Tensor, new: _State, old: _State) -> _State:
-    return tf.nest.map_structure(lambda a, b: tf.where(condition, a, b), new, old)
+def _either(condition: tf.Tensor, new: Sites, old: Sites) -> Sites:
+    return Sites(*(tf.where(condition, *pair) for pair in zip(new, old, strict=True)))
