@@ -25,9 +25,11 @@ from google.protobuf import json_format
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 import gpflow_ext as gpx
+from gpflow_ext.server.limits import RefusedError
 
 pytest.importorskip("starlette", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
+app = pytest.importorskip("gpflow_ext.server.app", reason="needs the extra serve")
 prometheus = pytest.importorskip("prometheus_client.parser", reason="needs the extra serve")
 httpx = pytest.importorskip("httpx", reason="needs the extra dev")
 
@@ -396,6 +398,41 @@ def test_a_body_that_is_too_large_is_not_read(strict, told):
         answer, _ = until_closed(client)
     assert b" 413 " in answer
     assert b"more than 5000 bytes" in answer
+
+
+@pytest.mark.parametrize(
+    ("sent", "headers", "read"),
+    [(8, {}, 8), (100, {}, 9), (8, {"content-length": "8000"}, 8), (8, {"content-length": "9000"}, 0)],
+)
+def test_a_body_that_is_too_large_is_read_for_a_while(sent, headers, read):
+    """A connection that closes with much unread is reset: its client would not see the answer."""
+    parts = []
+
+    async def stream():
+        for _ in range(sent):
+            parts.append(1000 * b"1")
+            yield parts[-1]
+
+    request = types.SimpleNamespace(headers=headers, stream=stream)
+    with pytest.raises(RefusedError, match="more than 1000 bytes"):
+        asyncio.run(app._body(request, 1000))
+    assert len(parts) == read
+    expects = types.SimpleNamespace(
+        headers={"expect": "100-continue", "content-length": "1001"}, stream=stream
+    )
+    with pytest.raises(RefusedError, match="more than 1000 bytes"):
+        asyncio.run(app._body(expects, 1000))
+    assert len(parts) == read
+
+
+def test_the_rest_of_a_body_that_is_too_large_is_not_awaited(monkeypatch):
+    async def stream():
+        yield 2000 * b"1"
+        await asyncio.sleep(60.0)
+
+    monkeypatch.setattr(app, "_PATIENCE", 0.1)
+    with pytest.raises(RefusedError, match="more than 1000 bytes"):
+        asyncio.run(app._body(types.SimpleNamespace(headers={}, stream=stream), 1000))
 
 
 def test_a_connection_beyond_the_most_takes_the_place_of_one_without_a_request(strict):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -29,6 +30,7 @@ _log = logging.getLogger("gpflow_ext.server")
 _MODEL = "/v1/models/{name:served}"
 _MAP = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 _COUNTS = "predict_counts"
+_DISCARDED, _PATIENCE = 8, 1.0  # of a body too large: times the largest, and seconds, that are read
 _OF_EXAMPLES = ":classify", ":regress"  # verbs of TensorFlow Serving
 Endpoint = Callable[[Request], Awaitable[Response]]
 T = TypeVar("T")
@@ -171,21 +173,36 @@ class Server:
 
 
 async def _body(request: Request, most: int) -> bytes:
-    """Return the body; what is compressed is not read, and what is too large not to its end."""
+    """Return the body; what is compressed is not read, and what is far too large not to its end."""
     coding = request.headers.get("content-encoding", "identity")
     if coding.lower() != "identity":
         raise RefusedError(415, f"the body must not be compressed; its Content-Encoding is {shown(coding)}")
     told = request.headers.get("content-length", "0")
     too_large = RefusedError(413, f"the body has more than {most} bytes")
-    if told.isdigit() and int(told) > most:
+    if told.isdigit() and int(told) > (most if "expect" in request.headers else _DISCARDED * most):
         raise too_large
-    parts, size = [], 0
-    async for part in request.stream():
+    parts, size, stream = [], 0, request.stream()
+    async for part in stream:
         size += len(part)
         if size > most:
+            await _discard(stream, _DISCARDED * most - size)
             raise too_large
         parts.append(part)
     return b"".join(parts)
+
+
+async def _discard(stream: AsyncIterator[bytes], most: int) -> None:
+    """Read on for a while: a connection that closes unread is reset, and the answer may be lost."""
+
+    async def rest() -> None:
+        left = most
+        async for part in stream:
+            left -= len(part)
+            if left < 0:
+                return
+
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(rest(), _PATIENCE)
 
 
 def _json(value: Any, status: int = 200) -> Response:
