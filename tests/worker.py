@@ -121,7 +121,7 @@ def mirrored(folder: Path) -> None:
     options = {"steps": STEPS, "optimizer": adam(), "checkpoint_dir": folder / "run", "checkpoint_every": 3}
     save(folder / "adam", trained, gpx.fit(trained, strategy=three, **options))
     trained = model()
-    options = {"steps": 1, "optimizer": "lbfgs", "hyper_updates": 2}
+    options = {"steps": 1, "optimizer": "lbfgs", "hyper_updates": 2, "damping": 0.9}
     save(folder / "lbfgs", trained, gpx.fit(trained, strategy=two, **options))
 
 

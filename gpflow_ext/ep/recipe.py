@@ -125,8 +125,9 @@ def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
     minibatches and two epochs. With all hyperparameters fixed there are ten epochs, or fewer if the sites
     settle.
 
-    With a ``strategy`` the data are sharded over its replicas; the result is the same up to rounding. The
-    model is built outside its scope and holds its data. Without XLA and minibatches.
+    With a ``strategy`` the data are sharded over its replicas; the result is the same up to rounding, or, as
+    sweeps do not mix there, up to ``stationarity``. The model is built outside its scope and holds its data.
+    Without XLA and minibatches.
     """
     run.without_data(model)
     EP().check(model)
