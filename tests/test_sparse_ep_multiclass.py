@@ -206,6 +206,20 @@ def test_mixing_reaches_in_dozens_of_sweeps_what_damping_does_not_in_hundreds() 
 
 
 @pytest.mark.slow
+def test_iris_with_wrong_labels_converges() -> None:
+    """Without mixing 200 sweeps did not reach a fixed point, and no step of L-BFGS succeeded."""
+    (inputs, labels), _ = gpx.datasets.load("iris", seed=0)
+    kernel = gpflow.kernels.SquaredExponential()
+    likelihood = gpflow.likelihoods.MultiClass(3)
+    model = SparseEP((inputs, labels), kernel, likelihood, inducing_variable=inputs.copy(), num_latent_gps=3)
+    gpflow.set_trainable(model.inducing_variable, False)
+    begin = model.log_evidence().numpy()
+    result = gpx.fit(model, starts=1, progress=False)
+    assert result.status is gpx.Status.CONVERGED
+    assert result.objective[-1] > begin + 10.0
+
+
+@pytest.mark.slow
 def test_training_resumes_exactly_and_raises_the_evidence(tmp_path) -> None:
     def options() -> dict:
         return {"optimizer": tf_keras.optimizers.Adam(0.05)}
