@@ -174,18 +174,22 @@ def _on_all_data(model: SiteModel, run: Run, options: EPOptions, stationarity: f
         shards, jit_compile = _shards(_sparse(model, "`strategy`"), run.strategy, jit_compile), False
         factors = distributed.ShardedFactors(model, shards)
     target = factored(model)
-    matcher = engine.MomentMatcher(target, hypers, inner, options.damping, jit_compile, factors)
-    solver: Solver = matcher
+    by_lbfgs = bool(hypers) and options.outer
+    whole: Any  # what brings the sites to their fixed point
+    if by_lbfgs and shards is None:
+        whole = Optimum(target, hypers, options.damping, jit_compile)
+    else:
+        whole = engine.MomentMatcher(target, hypers, inner, options.damping, jit_compile, factors)
+    solver: Solver = whole
     settings: dict[str, Any] = {"recipe": "ep", "damping": options.damping}
-    if hypers and options.outer:
+    if by_lbfgs:
         names = ("optimizer", "site_updates", "hyper_updates")
         settings |= {name: getattr(options, name) for name in names}
-        whole = Optimum(target, hypers, options.damping, jit_compile)
         known = () if model.data is None else model.data[:2]
         starts = number_of_starts(model, options.starts, *known)
         settings["starts"] = options.starts
         solver = HyperparameterAscent(
-            whole if shards is None else matcher,
+            whole,
             model,
             hypers,
             site_updates=options.site_updates,
@@ -203,14 +207,14 @@ def _on_all_data(model: SiteModel, run: Run, options: EPOptions, stationarity: f
     return Plan(
         solver,
         [*model.variables, *solver.state],
-        steps=STEPS if hypers and options.outer else 500,
+        steps=STEPS if by_lbfgs else 500,
         period=0 if inner is None else 1,
         tolerance=None if inner is not None else lbfgs.gain_of_a_step(hypers),
         stationarity=stationarity,
         trackables={"solver": solver} | ({} if inner is None else {"optimizer": inner}),
         settings=settings,
         shards=shards,
-        gather=(lambda: None) if shards is None else distributed.gatherer(model, matcher, shards),
+        gather=(lambda: None) if shards is None else distributed.gatherer(model, whole, shards),
         tried=lambda: getattr(solver, "tried", ()),
     )
 

@@ -50,10 +50,10 @@ class Taken(NamedTuple):
     mixed: tf.Tensor  # whether by mixing, []
 
 
-def beginning(sites: tf.Tensor, memory: int = MEMORY) -> Path:
+def beginning(sites: tf.Tensor) -> Path:
     """Return the path before the first sweep from stacked sites [2, N, L]."""
     zero = tf.zeros([], sites.dtype)
-    return Path(tf.zeros_like(sites), zero, anderson.empty(sites, memory), zero + np.inf, tf.constant(0))
+    return Path(tf.zeros_like(sites), zero, anderson.empty(sites, MEMORY), zero + np.inf, tf.constant(0))
 
 
 def relaxation(

@@ -39,7 +39,7 @@ from gpflow_ext.training.starts import among, further_starts, number_of_starts
 STEPS = 100  # of L-BFGS, of `_ITERATIONS` iterations each: it ends by itself
 _ITERATIONS, _UPDATES = 20, 200  # of L-BFGS in a step, and steps of q in an evaluation, at most
 _LENGTH = 0.5  # of the first steps
-_MEMORY = 5  # of them
+_MEMORY = 5  # steps that are mixed
 _SHORTEST = 2.0**-40  # a length of a step below which the bound rises no more; see `kmm.ascent`
 _ROUNDING = 1e-13, 1e-6  # relative, in double and single precision: a bound that is lower by less is none
 _STATIONARITY = 1e-3, 1e-2  # in both: on nearly separable data the last steps creep along a ridge
