@@ -27,7 +27,7 @@ SOLVERS = ("auto", "direct", "iterative")
 DIRECT = 50_000  # data up to which "auto" is direct
 FACTORED = 300_000  # data up to which it has the variances of predictions by a factor all the same
 # The numbers held at once in an evaluation, in those of the factor, of the largest fronts, and of Φ.
-_FACTOR, _FRONTS, _FEATURES = 6, 8, 18
+_FACTOR, _FRONTS, _FEATURES = 7, 8, 18
 _HELD = 3  # more of the factor where the steps of a method hand it on
 _INSTEAD = (
     "give it fewer neighbours, VecchiaOptions(neighbours=...), use GPLaplace with "
