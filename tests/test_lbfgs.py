@@ -133,7 +133,9 @@ def test_a_trial_from_which_nothing_is_to_be_gained_is_not_evaluated(
         seen.append(x)
         return depth - slope * float(x[0]), np.array([-slope])
 
-    def in_tensors(x: tf.Tensor) -> list[tf.Tensor]:
+    def in_tensors(x: tf.Tensor, promised: tf.Tensor) -> list[tf.Tensor]:
+        wanted = slope * abs(float(x[0])) / (1.0 + depth)
+        np.testing.assert_allclose(promised, wanted, rtol=1e-12)  # zero at the start
         return [tf.constant(part, tf.float64) for part in loss(x.numpy())]
 
     if in_graph:
@@ -146,8 +148,10 @@ def test_a_trial_from_which_nothing_is_to_be_gained_is_not_evaluated(
     else:
         guard = guarded.Guarded(loss, 1e-8, 2.0)
         guard(np.zeros(1))
+        assert guard.promised == 0.0
         if evaluated:
             guard(np.array([step]))
+            np.testing.assert_allclose(guard.promised, slope * step / (1.0 + depth), rtol=1e-12)
         else:
             with pytest.raises(SettledError):
                 guard(np.array([step]))

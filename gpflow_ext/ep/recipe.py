@@ -115,10 +115,10 @@ class EPOptions:
 def ep(model: SiteModel, run: Run, options: EPOptions) -> Plan:
     """Return the plan of Hernández-Lobato & Hernández-Lobato (2016); the options are `EPOptions`.
 
-    With trainable hyperparameters a step is ``hyper_updates`` iterations of L-BFGS on log Z, the sites at
-    their fixed point in each evaluation. With another ``optimizer`` it is one parallel sweep over the sites
-    and one step of the optimiser. Without trainable hyperparameters it is one sweep. The first and the last
-    end when log Z and the sites settle; the other looks after 500 steps whether log Z still rises.
+    With trainable hyperparameters a step is ``hyper_updates`` iterations of L-BFGS on log Z, the sites
+    near their fixed point in each evaluation. With another ``optimizer`` it is one parallel sweep over the
+    sites and one step of the optimiser. Without trainable hyperparameters it is one sweep. The first and the
+    last end when log Z and the sites settle; the other looks after 500 steps whether log Z still rises.
 
     With ``minibatch_size`` a step is one minibatch, at a cost independent of N, and its objective an estimate
     from it, see `ep.stochastic`. It looks whether that still rises after ten epochs, or sooner, after 1,000

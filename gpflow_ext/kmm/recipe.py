@@ -39,7 +39,7 @@ def kmm(model: SiteModel, run: Run, options: KMMOptions) -> Plan:
     """Return the plan of Khan, Mohamed & Murphy (2012) for any site model; the options are `KMMOptions`.
 
     With trainable hyperparameters a step is ``hyper_updates`` iterations of L-BFGS on the bound, the sites
-    at their fixed point in each evaluation; without any it is up to eight iterations of the fixed point
+    near their fixed point in each evaluation; without any it is up to eight iterations of the fixed point
     (sweeps of Algorithm 1).
     """
     method: SiteMethod = KMM() if options.method == "parallel" else Algorithm1(options.block)

@@ -14,8 +14,8 @@ _STEPS = 500  # at most, with the hyperparameters held
 def laplace(model: SiteModel, run: Run, options: SiteOptions) -> Plan:
     """Return the plan of Laplace's approximation (Izmailov 2016, section 1.3.1); options `SiteOptions`.
 
-    With trainable hyperparameters a step is ``hyper_updates`` iterations of L-BFGS, the sites at their fixed
-    point in each evaluation; without any it is up to eight safeguarded Newton steps. The violation that
+    With trainable hyperparameters a step is ``hyper_updates`` iterations of L-BFGS, the sites near their
+    fixed point in each evaluation; without any it is up to eight safeguarded Newton steps. The violation that
     counts as converged is 1e-7 in float64: each Newton step squares it, and the gradient's error is
     proportional to it.
     """

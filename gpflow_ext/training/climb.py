@@ -26,8 +26,8 @@ from gpflow_ext.training.line_search import LineSearch, where
 RUNNING, RESTING, ENDED, BARRED = 0, 1, 2, 3
 _EPSILON = 2.0**-52
 
-Evaluate: TypeAlias = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
-"""Maps coordinates [P] to the loss, [], and its gradient, [P]."""
+Evaluate: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+"""Maps coordinates [P] and what they promise, see `guarded.promise`, to the loss, [], and gradient, [P]."""
 
 
 class Memory(NamedTuple):
@@ -93,7 +93,8 @@ def turn(
     rests = state.begun & ends.before(tangent, slope, state.value)
     nothing = tf.fill([], tf.constant(float("nan"), trial.dtype)), tf.zeros_like(trial)
     evaluated = ~(far | rests)
-    loss, slopes = tf.cond(evaluated, lambda: evaluate(trial), lambda: nothing)
+    promised = guarded.promise(tangent, state.value)  # zero at the start
+    loss, slopes = tf.cond(evaluated, lambda: evaluate(trial, promised), lambda: nothing)
     sound = tf.math.is_finite(loss) & tf.reduce_all(tf.math.is_finite(slopes))
     value = tf.where(sound, loss, state.value + tf.abs(tangent))  # turned back, see `guarded.Guarded`
     gradient = tf.where(sound, slopes, -state.gradient)

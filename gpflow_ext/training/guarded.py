@@ -82,6 +82,11 @@ def gains_little(gain: Any, size: Any) -> Any:
     return gain <= LITTLE * size
 
 
+def promise(tangent: Any, value: Any) -> Any:
+    """Return by how much, relative to a loss at an iterate, its tangent changes to a trial."""
+    return abs(tangent) / (1.0 + abs(value))
+
+
 class Ends(Protocol):
     """Protocol of when a search in the graph ends; the arguments are those of the functions above."""
 
@@ -165,6 +170,7 @@ class Guarded:
     as far above the current iterate as the tangent is below, with the opposite gradient: cubic interpolation
     then tries a seventh of the step. From a huge value it would come all the way back, where the search ends
     as if it had converged. ``first`` is the loss at the start, where it ends if that is not finite.
+    ``promised`` is the `promise` of the point at which the loss is asked for, zero at the start.
     ``is_barred`` tells whether it has ended before an edge of where the loss is finite, see `BARRED`.
     """
 
@@ -177,6 +183,7 @@ class Guarded:
         self._loss, self._tolerance, self._leap = loss, tolerance, leap
         self._iterate: tuple[Vector, float, Vector] | None = None
         self._turned = 0
+        self.promised = 0.0
 
     @property
     def is_barred(self) -> bool:
@@ -189,6 +196,9 @@ class Guarded:
             return self._turned_back(x)
         if self._rests_before(x):
             raise SettledError
+        if self._iterate is not None:
+            at, base, slope = self._iterate
+            self.promised = float(promise(slope @ (x - at), base))
         value, gradient = self._loss(x)
         sound = np.isfinite(value) and np.isfinite(gradient).all()
         if self._iterate is None:

@@ -23,6 +23,8 @@ from gpflow_ext.training.solver import InGraph, Progress, Settling, SiteSolver
 from gpflow_ext.training.starts import OWN, Further, Spare, Start, Tried, are_enough, best
 
 WORKERS = 2  # threads that climb from further starts; the ends are those of one
+_SHARE = 0.1  # of the relative gain that a trial promises: a violation that its evaluation may leave
+_LOOSEST = 1e-3  # violation that one may leave
 
 
 class _Course(Apart):
@@ -47,6 +49,24 @@ class Sited(Protocol):
         """Replace the sites."""
 
 
+def enough(promised: Any, stationarity: float) -> Any:
+    """Return the violation at which the sites of a trial are settled enough, at least ``stationarity``.
+
+    The objective is nearly stationary in the sites, so that a violation much below the relative gain leaves
+    the search where it would go. As the gain falls the sites settle: the end of a run is that of exact ones.
+
+    Parameters
+    ----------
+    promised
+        The relative gain that the trial promises, see `guarded.promise`, a number or a tensor [].
+    stationarity
+        The violation that counts as none.
+    """
+    least = tf.minimum if isinstance(promised, tf.Tensor) else min
+    most = tf.maximum if isinstance(promised, tf.Tensor) else max
+    return most(least(_SHARE * promised, _LOOSEST), stationarity)
+
+
 class OptimisedLoss:
     """Minus the objective at the fixed point of the sites, as a run in the graph lowers it.
 
@@ -55,16 +75,20 @@ class OptimisedLoss:
     settling
         Brings the sites there.
     steps, tolerance
-        Updates of the sites in an evaluation, at most, and the violation that ends them.
+        Updates of the sites in an evaluation, at most, and the violation that ends them at last.
+    dtype
+        Of the sites.
     """
 
-    def __init__(self, settling: Settling, steps: int, tolerance: float) -> None:
-        self._settling, self._steps, self._tolerance = settling, steps, tolerance
+    def __init__(self, settling: Settling, steps: int, tolerance: float, dtype: tf.DType) -> None:
+        self._settling, self._steps, self._tolerance, self._dtype = settling, steps, tolerance, dtype
         self.violation = tf.Variable(math.inf, trainable=False, dtype=tf.float64)  # of the last evaluation
+        self.promised = tf.Variable(0.0, trainable=False, dtype=tf.float64)  # of the next, see `Climb`
 
     def value_and_gradient(self, *data: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """See `Loss.value_and_gradient`; NaN where the sites cannot be brought there."""
-        outcome, gradient = self._settling.evaluate(*data, self._steps, self._tolerance)
+        tolerance = tf.cast(enough(self.promised.read_value(), self._tolerance), self._dtype)
+        outcome, gradient = self._settling.evaluate(*data, self._steps, tolerance)
         self.violation.assign(tf.cast(outcome[1], tf.float64))
         return -outcome[0], [-part for part in gradient]
 
@@ -72,7 +96,8 @@ class OptimisedLoss:
 class HyperparameterAscent(tf.Module):
     """One run of L-BFGS on the optimised objective, in steps of some iterations.
 
-    In each evaluation the sites are brought to their fixed point at the new hyperparameters, warm-started
+    In each evaluation the sites are brought near their fixed point at the new hyperparameters, as near as is
+    `enough`, warm-started
     from those at the iterate of L-BFGS, so that a distant trial leaves no trace if there are several fixed
     points. The gradient is that of the objective there with the sites held fixed, exact by the envelope
     theorem. Positive parameters move in log space; see `log_space`. A step never lowers the
@@ -143,8 +168,10 @@ class HyperparameterAscent(tf.Module):
         coordinates = LogSpace(self._variables, parts(self._model, gpflow.Parameter), inputs, units)
         if in_graph is None:
             return lbfgs.Run(coordinates, self._evaluate, tolerance, arrived=self._arrive)
-        self._loss = OptimisedLoss(in_graph.settling, self._site_updates, self._stationarity)
-        climb = Climb(self._loss, coordinates, tolerance, [*in_graph.sites, self._loss.violation])
+        bounds = self._site_updates, self._stationarity, in_graph.sites[0].dtype
+        self._loss = OptimisedLoss(in_graph.settling, *bounds)
+        carried = [*in_graph.sites, self._loss.violation]
+        climb = Climb(self._loss, coordinates, tolerance, carried, promised=self._loss.promised)
         return GraphRun(climb, in_graph.jit_compile, in_graph.data)
 
     @property
@@ -238,7 +265,8 @@ class HyperparameterAscent(tf.Module):
         if course.left and course.at_iterate is not None:
             self._model.assign_sites(course.at_iterate)
         course.left = True
-        found = self.solver.evaluate(self._site_updates, self._stationarity)
+        violation = enough(self.run.promised, self._stationarity)
+        found = self.solver.evaluate(self._site_updates, violation)
         course.latest = Progress(found.objective, found.violation)
         return found.objective, found.gradient
 

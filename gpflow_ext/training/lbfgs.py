@@ -189,6 +189,7 @@ class Run(tf.Module):
         self.iterations = tf.Variable(0, trainable=False)
         self.ended = tf.Variable(False, trainable=False)
         self.latest: Vector | None = None  # where this object has evaluated last
+        self.promised = 0.0  # of that, see `guarded.promise`; known when it is evaluated
         self.at_latest = False  # whether the last part has left the variables there
         self.barred = False  # whether the last part has ended where the objective is no longer finite
         self.best = tf.Variable(np.nan, dtype=tf.float64, trainable=False)  # the objective where it left them
@@ -261,6 +262,7 @@ class Run(tf.Module):
             if isinstance(found, Asked):
                 call = next(calls)
                 if call == len(record):
+                    self.promised = found.promised
                     self.latest, (value, gradient) = found.x, evaluate(found.x)
                     record.append(np.concatenate([found.x, [value], gradient]))
                     if call == 0:  # the start is the first iterate

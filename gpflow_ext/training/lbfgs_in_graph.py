@@ -39,6 +39,8 @@ class Climb:
         at the iterate has left them, and so a call leaves them.
     guard
         Whether it ends as `lbfgs.Run` does; else as `lbfgs.climb`, with as few pairs.
+    promised
+        A variable [] that says what a trial promises before it is evaluated, see `guarded.promise`.
     """
 
     def __init__(
@@ -48,7 +50,9 @@ class Climb:
         tolerance: float,
         carried: Sequence[tf.Variable] = (),
         guard: bool = True,
+        promised: tf.Variable | None = None,
     ) -> None:
+        self._promised = promised
         self._loss, self.coordinates, self.tolerance = loss, coordinates, tolerance
         self._ends = guarded.AtRest(tolerance) if guard else guarded.ByGain(tolerance)
         self._carried = list(carried)
@@ -84,7 +88,9 @@ class Climb:
         )
         leap = tf.constant(np.where(self.coordinates.is_log, lbfgs.LEAP, np.inf))
 
-        def evaluate(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def evaluate(x: tf.Tensor, promised: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            if self._promised is not None:
+                self._promised.assign(promised)
             self.coordinates.assign_in_graph(x)
             _copy(self.kept, self._carried)
             loss, gradient = self._loss.value_and_gradient(*data)

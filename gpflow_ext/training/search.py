@@ -28,6 +28,7 @@ class Guard(Protocol):
 
     first: float
     best: tuple[Vector, float]
+    promised: float
 
     @property
     def is_barred(self) -> bool:
@@ -44,6 +45,7 @@ class Asked(NamedTuple):
     """A point at which the loss is asked for."""
 
     x: Vector
+    promised: float  # see `guarded.promise`
 
 
 class Arrived(NamedTuple):
@@ -138,7 +140,7 @@ def _work(
         if settled:
             raise StopIteration
 
-    guarded = guard(lambda x: ask(Asked(x.copy())))
+    guarded = guard(lambda x: ask(Asked(x.copy(), guarded.promised)))
     try:
         with contextlib.suppress(SettledError):
             scipy.optimize.minimize(

@@ -39,7 +39,7 @@ class SiteOptions:
         Iterations of L-BFGS in a step.
     stationarity
         Largest violation of the fixed point, relative to 1 + |prec|, that counts as converged; by default the
-        method's own.
+        method's own. An evaluation far from the optimum may leave a larger one.
     starts
         Number of starting points of the hyperparameters: the model's own values, then those that the inputs
         suggest, then random ones; see `training.starts`. The first step climbs from each and keeps the best.
@@ -78,7 +78,8 @@ def site_plan(
     """Return the plan that trains a site model by a site method.
 
     With trainable hyperparameters a step is ``hyper_updates`` iterations of L-BFGS on the objective, the
-    sites at their fixed point in each evaluation; without any it is up to eight updates of all sites.
+    sites near their fixed point in each evaluation, see `hyperparameters.enough`; without any it is up to
+    eight updates of all sites.
 
     Parameters
     ----------
