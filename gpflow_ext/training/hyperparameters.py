@@ -97,12 +97,11 @@ class HyperparameterAscent(tf.Module):
     """One run of L-BFGS on the optimised objective, in steps of some iterations.
 
     In each evaluation the sites are brought near their fixed point at the new hyperparameters, as near as is
-    `enough`, warm-started
-    from those at the iterate of L-BFGS, so that a distant trial leaves no trace if there are several fixed
-    points. The gradient is that of the objective there with the sites held fixed, exact by the envelope
-    theorem. Positive parameters move in log space; see `log_space`. A step never lowers the
-    objective. It depends on the variables of the model and of the ascent alone: a restart from a checkpoint
-    repeats it exactly.
+    `enough`, warm-started from those at the iterate of L-BFGS, so that a distant trial leaves no trace if
+    there are several fixed points. The gradient is that of the objective there with the sites held fixed, at
+    a fixed point exact by the envelope theorem. Positive parameters move in log space; see `log_space`. A
+    step never lowers the objective. It depends on the variables of the model and of the ascent alone: a
+    restart from a checkpoint repeats it exactly.
 
     Parameters
     ----------

@@ -52,10 +52,9 @@ class Climb:
         guard: bool = True,
         promised: tf.Variable | None = None,
     ) -> None:
-        self._promised = promised
         self._loss, self.coordinates, self.tolerance = loss, coordinates, tolerance
         self._ends = guarded.AtRest(tolerance) if guard else guarded.ByGain(tolerance)
-        self._carried = list(carried)
+        self._carried, self._promised = list(carried), promised
         self.kept = [tf.Variable(part.read_value(), False, shape=part.shape) for part in carried]
         self.call = CALL
         start = tf.zeros([len(coordinates.is_log)], tf.float64)
