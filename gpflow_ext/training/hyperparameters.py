@@ -30,7 +30,8 @@ _LOOSEST = 1e-3  # violation that one may leave
 class _Course(Apart):
     """Where a climb is: kept apart from the ascent, since TensorFlow wraps what its modules hold."""
 
-    latest = Progress(math.nan, math.inf)  # of the last evaluation
+    latest: Progress | None = None  # of the last evaluation
+    reached: Progress | None = None  # of the iterate, if that was evaluated in this part
     at_iterate: Sites | None = None
     left = False  # whether the sites are no longer those at the iterate
 
@@ -241,18 +242,23 @@ class HyperparameterAscent(tf.Module):
     def _go_on(self) -> Progress:
         if isinstance(self.run, GraphRun):
             self.run.climb(self._hyper_updates)
-            here = Progress(float(self.run.best), float(self._loss.violation))
-            return here if here.violation <= self._stationarity else self._at_best()
+            return self._at_best(Progress(float(self.run.best), float(self._loss.violation)))
         course, sites = self._course, self._model.sites
-        course.at_iterate, course.left = sites, False
+        course.at_iterate, course.left, course.reached = sites, False, None
         raised = self.run.climb(self._hyper_updates)
-        if raised and self.run.at_latest and course.latest.violation <= self._stationarity:
-            return course.latest
+        if raised and self.run.at_latest:
+            return self._at_best(course.latest)
         self._model.assign_sites(course.at_iterate if raised else sites)
-        return self._at_best()
+        return self._at_best(course.reached if raised and not bool(self.run.ended) else None)
 
-    def _at_best(self) -> Progress:
-        """Settle where the run has ended; sites that leave stay as they were, their violation unknown."""
+    def _at_best(self, here: Progress | None) -> Progress:
+        """Return where a part has ended; settle where the run has, unless the sites are at rest.
+
+        A run that goes on finds the sites as they were at its iterate, so that it does not depend on where a
+        part ends. Sites that leave stay as they were, their violation unknown.
+        """
+        if here is not None and (here.violation <= self._stationarity or not bool(self.run.ended)):
+            return here
         found = self._settle()
         return found if math.isfinite(found.objective) else Progress(float(self.run.best), math.inf)
 
@@ -270,7 +276,8 @@ class HyperparameterAscent(tf.Module):
         return found.objective, found.gradient
 
     def _arrive(self) -> None:
-        self._course.at_iterate, self._course.left = self._model.sites, False
+        course = self._course
+        course.at_iterate, course.left, course.reached = self._model.sites, False, course.latest
 
     def _move(self, values: Sequence[tf.Tensor], sites: Sites) -> None:
         for variable, value in zip(self._moving, values, strict=False):
