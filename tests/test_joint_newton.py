@@ -105,8 +105,9 @@ def _counted(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_a_fit_turns_to_it_and_comes_to_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     violations = _counted(monkeypatch)
     assert gpx.fit(_spike()).status is gpx.Status.CONVERGED
-    assert len(violations) < 20
-    assert max(violations) < 1e-4
+    assert len(violations) < 20  # 89 without it
+    assert max(violations) < 3e-3
+    assert violations[-1] <= 1e-5
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 
 import gpflow_ext as gpx
-from gpflow_ext.compiled import clear_compiled
 from gpflow_ext.likelihoods import BernoulliLogit
 from gpflow_ext.models import VGPKMM, GPLaplace, SparseEP
 from gpflow_ext.training import hyperparameters
@@ -74,7 +73,6 @@ def test_far_from_the_optimum_sites_settle_less(kind: type, monkeypatch: pytest.
 
 def test_in_the_graph_they_settle_as_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the same violation at each evaluation of the first iterations."""
-    clear_compiled()
     found: list[list[float]] = [[], []]
     evaluate = HyperparameterAscent._evaluate
 
