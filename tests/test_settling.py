@@ -96,3 +96,13 @@ def test_in_the_graph_they_settle_as_on_the_host(monkeypatch: pytest.MonkeyPatch
     same = min(len(part) for part in found) - 2  # at the end rounding decides where a search ends
     assert same > 4
     np.testing.assert_allclose(found[1][:same], found[0][:same], rtol=1e-9)
+
+
+def test_a_run_does_not_depend_on_where_its_parts_end() -> None:
+    """The sites between two parts are those of the iterate, whether they have settled or not."""
+    ends = []
+    for steps, hyper_updates in [(1, 4), (4, 1)]:
+        model = _model(VGPKMM)
+        gpx.fit(model, steps=steps, hyper_updates=hyper_updates, starts=1, progress=False)
+        ends.append(np.concatenate([np.ravel(part) for part in model.variables]))
+    np.testing.assert_array_equal(*ends)
