@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import gpflow
 import numpy as np
 import pytest
@@ -60,6 +62,22 @@ def test_gradients_are_those_of_the_kernel() -> None:
         found.append(tape.gradient(value, sources))
     for ours, theirs in zip(*found, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", [gk.Matern52(2.0, 0.8), gk.Exponential() * gk.RationalQuadratic(0.7, 1.3)])
+def test_one_length_scale_takes_no_product_of_inputs_for_its_gradient(kernel: gk.Kernel) -> None:
+    """As many products as the covariances by themselves, of one part or two."""
+    points, variables = tf.constant(X), [each for each in kernel.trainable_variables if each.shape == ()]
+
+    def gradient(points: tf.Tensor, of: Callable[..., tf.Tensor] = covariance) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            value = tf.reduce_sum(of(kernel, points, points[:5]) ** 2)
+        return tape.gradient(value, variables)
+
+    graph = tf.function(gradient, autograph=False).get_concrete_function(points).graph
+    products = sum(each.type == "MatMul" for each in graph.get_operations())
+    assert products == len(getattr(kernel, "kernels", [kernel]))
+    np.testing.assert_allclose(gradient(points), gradient(points, type(kernel).__call__), rtol=1e-12)
 
 
 def test_what_is_not_known_to_be_stationary_is_called_as_it_is() -> None:

@@ -10,10 +10,10 @@ import tensorflow as tf
 
 import gpflow_ext as gpx
 from gpflow_ext import sites
-from gpflow_ext.kmm import ascent, held
+from gpflow_ext.kmm import ascent, held, newton
 from gpflow_ext.laplace import expansion, nearby
 from gpflow_ext.laplace.method import Laplace
-from gpflow_ext.likelihoods import BernoulliLogit
+from gpflow_ext.likelihoods import BernoulliLogit, MultinomialLogit, RobustMax, StickBreaking
 from gpflow_ext.models import VGPKMM, GPJaakkola, GPLaplace
 from gpflow_ext.numerics import linalg
 from gpflow_ext.sites import conjugate
@@ -192,6 +192,69 @@ def test_a_factor_of_other_precisions_is_not_taken_for_that_of_the_point(
     count = _counted(monkeypatch)
     held.step(prior, model.expectation, first)
     assert count == [2]
+
+
+def _of_classes(likelihood: gpflow.likelihoods.Likelihood) -> VGPKMM:
+    """Return a model of three classes, or of two counts made of them."""
+    X, Y = problems.classes(20)
+    Y = Y if likelihood.latent_dim else np.concatenate([Y, 2.0 - Y], axis=1)
+    return VGPKMM((X, Y), problems.kernel(), likelihood)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "separate"),
+    [
+        (StickBreaking(3), True),
+        (gpflow.likelihoods.Poisson(), True),
+        (MultinomialLogit(3), False),
+        (RobustMax(3), False),
+    ],
+    ids=["sticks", "counts", "multinomial", "largest"],
+)
+def test_a_model_knows_whether_functions_have_terms_of_their_own(
+    likelihood: gpflow.likelihoods.Likelihood, separate: bool
+) -> None:
+    """That of robust-max has no second derivatives to tell."""
+    model = _of_classes(likelihood)
+    assert model.separate is separate
+    model.likelihood = MultinomialLogit(model.num_latent_gps)
+    sites.site_method("kmm").check(model)
+    assert not model.separate
+
+
+@pytest.mark.parametrize(
+    "likelihood", [StickBreaking(3), gpflow.likelihoods.Poisson()], ids=["sticks", "counts"]
+)
+def test_functions_with_terms_of_their_own_take_newton_s_step_by_one_solution(
+    likelihood: gpflow.likelihoods.Likelihood,
+) -> None:
+    """Against the equations solved for all functions at once, with the second derivatives of the bound."""
+    model = _of_classes(likelihood)
+    prior = model.prior()
+    point = ascent.parallel_step(
+        prior, model.expectation, ascent.start(prior, model.expectation, model.sites), True
+    )
+    factor = newton.own_factor(prior, point)
+    calls = []
+
+    def solve(b: tf.Tensor) -> sites.Pair:
+        calls.append(b)
+        return factor.solve(b)
+
+    found = newton.direction(model.expectation, point, solve, exact=True, separate=model.separate)
+    assert len(calls) == 1
+    with tf.GradientTape() as outer:
+        outer.watch(point.mean)
+        with tf.GradientTape() as inner:
+            inner.watch(point.mean)
+            value = tf.reduce_sum(model.expectation(point.mean, point.var))
+        slope = inner.gradient(value, point.mean)
+    H = -outer.jacobian(slope, point.mean).numpy().transpose(1, 0, 3, 2)  # [L, N, L, N]
+    N, L = point.mean.shape
+    K = np.kron(np.eye(L), prior.cov[0].numpy())
+    rise = (point.grad - point.alpha).numpy().T.ravel()
+    expected = np.linalg.solve(np.eye(N * L) + H.reshape(N * L, N * L) @ K, rise).reshape(L, N).T
+    np.testing.assert_allclose(found.alpha, expected, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("model", [VGPKMM, GPLaplace])

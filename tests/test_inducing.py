@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import gpflow
 import numpy as np
@@ -11,6 +12,7 @@ import tensorflow as tf
 from scipy.spatial.distance import cdist
 
 import gpflow_ext as gpx
+from gpflow_ext.data import inducing as choice
 from gpflow_ext.data.inducing import conditional_variance, distinct, kmeans, subset
 
 cluster = pytest.importorskip("sklearn.cluster")
@@ -175,6 +177,28 @@ def test_conditional_variance_computes_the_kernel_in_a_graph() -> None:
         Z, conditional_variance(X, gpflow.kernels.SquaredExponential(), 50, share=0.0)
     )
     assert _Counting.calls <= 2
+
+
+def test_rows_of_many_columns_are_read_for_several_points_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same points, by covariances that are asked for a few times."""
+    rng, asked = np.random.default_rng(3), [0]
+    X, make = rng.normal(size=(200, 5)) @ rng.normal(size=(5, 256)), choice._covariance
+
+    def counting(kernel: gpflow.kernels.Kernel) -> Callable[..., np.ndarray]:
+        covariance = make(kernel)
+
+        def counted(A: tf.Tensor, B: tf.Tensor) -> np.ndarray:
+            asked[0] += len(B) == len(X)
+            return covariance(A, B)
+
+        return counted
+
+    monkeypatch.setattr(choice, "_covariance", counting)
+    kernel = gpflow.kernels.Matern52(lengthscales=20.0)
+    several = conditional_variance(X, kernel, 60, share=0.0)
+    assert asked[0] < 30
+    monkeypatch.setattr(choice, "_COLUMNS", 1000)
+    np.testing.assert_array_equal(several, conditional_variance(X, kernel, 60, share=0.0))
 
 
 def test_conditional_variance_takes_no_row_twice() -> None:

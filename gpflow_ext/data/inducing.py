@@ -19,6 +19,7 @@ Array = npt.NDArray[Any]
 MOST = 300  # points by themselves
 SHARE = 0.01  # of the prior variance that they may leave
 _BLOCK = 64  # rows whose variances are computed at once
+_AHEAD, _COLUMNS = 32, 16  # the most rows whose covariances are computed at once, and columns to each of them
 _ROUNDING = 1e-6  # distances below this share of a row's norm, from the mean of all, may be rounding
 
 
@@ -124,7 +125,7 @@ def conditional_variance(
     left = np.concatenate([np.diagonal(covariance(block, block)) for block in blocks])
     total, least = left.sum(), _ROUNDING**2 * left.max()
     factor = np.empty([min(most, len(inputs)), len(inputs)])
-    chosen: list[int] = []
+    row_of, chosen = _rows_ahead(covariance, rows), list[int]()
     for m in range(len(factor)):
         n = int(np.argmax(left))
         if chosen and (left.sum() <= share * total or left[n] <= least):
@@ -132,7 +133,7 @@ def conditional_variance(
         chosen.append(n)
         if left[n] == 0.0:  # there is nothing to explain, as under white noise alone: one row is enough
             break
-        row = covariance(rows[n : n + 1], rows)[0] - factor[:m, n] @ factor[:m]
+        row = row_of(n, left) - factor[:m, n] @ factor[:m]
         factor[m] = row / np.sqrt(left[n])
         left = np.maximum(left - factor[m] ** 2, 0.0)
         left[n] = 0.0
@@ -155,6 +156,27 @@ def _covariance(kernel: Kernel) -> Callable[[tf.Tensor, tf.Tensor], Array]:
     of = _Covariance(kernel)
     compiled = Preferred(of, lasting=True)
     return lambda A, B: compiled(of.between, A, B).numpy()
+
+
+def _rows_ahead(
+    covariance: Callable[[tf.Tensor, tf.Tensor], Array], rows: tf.Tensor
+) -> Callable[[int, Array], Array]:
+    """Return a function of n and the variances left [N] that returns the covariances of a row with all, [N].
+
+    Of many columns, which take longest to read, it computes those of the rows with the largest variances at
+    once: they are likely to be chosen next.
+    """
+    number = min(max(1, rows.shape[1] // _COLUMNS), _AHEAD, rows.shape[0])
+    known: dict[int, Array] = {}
+
+    def row_of(n: int, left: Array) -> Array:
+        if n not in known:
+            known.clear()
+            ahead = np.union1d(n, np.argpartition(left, -number)[-number:]) if number > 1 else np.array([n])
+            known.update(zip(ahead.tolist(), covariance(tf.gather(rows, ahead), rows), strict=True))
+        return known.pop(n)
+
+    return row_of
 
 
 def by_name(name: str, X: npt.ArrayLike, kernel: Kernel) -> Array:

@@ -2,8 +2,7 @@
 
 Khan, Mohamed & Murphy (2012) alternate between the diagonal of the covariance (their equations 13-20) and
 the mean (equation 21). Here the fixed point λₙ = −2 ∂f_b/∂vₙ is taken for all n at once and accepted only
-where the bound rises; the paper's own sweep over n is in `gpflow_ext.kmm.algorithm1`.
-Both steps are pure functions of tensors that compile under XLA.
+where the bound rises; the paper's own sweep over n is in `kmm.algorithm1`. Both steps compile under XLA.
 """
 
 from __future__ import annotations
@@ -118,20 +117,19 @@ def kept(initial: Sites, finite: tf.Tensor) -> Sites:
     return Sites(*(tf.where(finite, part, tf.zeros_like(part)) for part in initial))
 
 
-def parallel_step(prior: Prior, expectation: Expectation, state: State) -> State:
+def parallel_step(prior: Prior, expectation: Expectation, state: State, separate: bool = False) -> State:
     """Take a Newton step in the mean, move the covariance to its fixed point, and take another Newton step.
 
-    All data move at once. Each part is damped until the bound does not fall, so an iteration never decreases
-    it by more than rounding. Two Newton steps to one of the covariance need the fewest factorisations, since
-    the fixed point depends on the mean; the second one goes by conjugate gradients with the factor of the
-    covariance. In all two Cholesky factorisations and one triangular solve, plus a factorisation and a solve
-    for each damping of the covariance (rare for the logit).
+    All data move at once. Each part is damped until the bound does not fall by more than rounding. Two Newton
+    steps to one of the covariance need the fewest factorisations, since the fixed point depends on the mean;
+    the second one goes by conjugate gradients with the factor of the covariance. In all two factorisations
+    and one triangular solve, and as much for each damping of the covariance, which is rare for the logit.
     """
     factor = newton.own_factor(prior, state)
-    direction = newton.direction(expectation, state, factor.solve, exact=True)
+    direction = newton.direction(expectation, state, factor.solve, True, separate)
     state = _move_mean(prior, expectation, state, direction)
     state, tried = covariance_step(prior, expectation, state, Factored(state.prec, factor))
-    return mean_step(prior, expectation, state, tried.factor.solve)
+    return mean_step(prior, expectation, state, tried.factor.solve, separate)
 
 
 def covariance_step(
@@ -293,14 +291,16 @@ def at_variance(
     return new._replace(objective=tf.where(sound, new.objective, -np.inf))
 
 
-def mean_step(prior: Prior, expectation: Expectation, state: State, solve: Solve | None = None) -> State:
+def mean_step(
+    prior: Prior, expectation: Expectation, state: State, solve: Solve | None = None, separate: bool = False
+) -> State:
     """Take one Newton step in m on equation 21, with backtracking; each trial costs O(N).
 
-    ``solve`` spares a factorisation; see `newton.direction`.
+    ``solve`` spares a factorisation, for which and for ``separate`` see `newton.direction`.
     """
     exact = solve is None
     solve = newton.own_factor(prior, state).solve if solve is None else solve
-    return _move_mean(prior, expectation, state, newton.direction(expectation, state, solve, exact))
+    return _move_mean(prior, expectation, state, newton.direction(expectation, state, solve, exact, separate))
 
 
 def _move_mean(prior: Prior, expectation: Expectation, state: State, direction: Pair) -> State:

@@ -62,14 +62,14 @@ def start(
     return Held(ascent.start(prior, expectation, initial, near.factor, signed, unit), near)
 
 
-def step(prior: Prior, expectation: Expectation, held: Held) -> Held:
+def step(prior: Prior, expectation: Expectation, held: Held, separate: bool = False) -> Held:
     """Take the step of `ascent.parallel_step`. One factorisation, and one more where W is not near Λ."""
     state, (prec, factor) = held.point, held.near
     curvature = state.bounded(state.curvature)
     close = tf.abs(curvature - prec) <= CLOSE * (tf.abs(prec) + 1.0 / prior.variance())
 
     def mean_step(state: State, factor: Any) -> State:
-        return ascent.mean_step(prior, expectation, state, factor.solve)
+        return ascent.mean_step(prior, expectation, state, factor.solve, separate)
 
     if not tf.executing_eagerly():  # a graph has it once, as a function that is called twice
         mean_step = tf.function(mean_step, autograph=False, experimental_attributes={"_noinline": True})

@@ -33,6 +33,7 @@ class KMM(SiteMethod):
         check_one_factor(model, self.name)
         if self.signed:
             concavity.tell(model, not concavity.is_concave(model))
+        concavity.tell_separate(model)
 
     def begin(self, model: SitedModel, prior: Prior, sites: Sites) -> Any:
         """See `SiteMethod.begin`."""
@@ -41,7 +42,7 @@ class KMM(SiteMethod):
 
     def step(self, model: SitedModel, prior: Prior, state: Any) -> Any:
         """See `SiteMethod.step`."""
-        return ascent.parallel_step(prior, model.expectation, state)
+        return ascent.parallel_step(prior, model.expectation, state, _is_separate(model))
 
     def objective(self, model: SitedModel, prior: Prior, sites: Sites) -> tf.Tensor:
         """Return the bound of equation 6."""
@@ -81,7 +82,7 @@ class KMM(SiteMethod):
         prior, sites = tf.nest.map_structure(tf.stop_gradient, (prior, sites))
 
         def step(held: Held) -> Held:
-            return held_ascent.step(prior, model.expectation, held)
+            return held_ascent.step(prior, model.expectation, held, _is_separate(model))
 
         first = held_ascent.start(prior, model.expectation, sites, _is_signed(model), units.unit(model))
         return self._iterate(step, first, steps, tolerance, least)
@@ -101,6 +102,10 @@ class Joint(KMM):
 
 def _is_signed(model: SitedModel) -> bool:
     return getattr(model, "indefinite", False)
+
+
+def _is_separate(model: SitedModel) -> bool:
+    return getattr(model, "separate", False)
 
 
 def _check_curvature(model: SitedModel) -> None:

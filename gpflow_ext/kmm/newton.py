@@ -46,14 +46,16 @@ def own_factor(prior: Prior, point: MeanPoint) -> Factor:
     return prior.factorise(tf.nn.relu(point.curvature))
 
 
-def direction(expectation: Expectation, point: MeanPoint, solve: Solve, exact: bool) -> Pair:
+def direction(
+    expectation: Expectation, point: MeanPoint, solve: Solve, exact: bool, separate: bool = False
+) -> Pair:
     """Return the change δ of α that solves (I + HQ) δ = g − α, with H = −∂²f_b/∂m², and Qδ.
 
-    With one latent function H is taken as the diagonal W = −2 ∂f_b/∂v (Price's theorem), and the solution by
-    the factor of I + WQ is it. With several, as for the multinomial logit, W only bounds H; and a solution by
-    a factor for other precisions does not equal it. Then either preconditions conjugate gradients in m, which
-    find the step at O(N²) an iteration. H may be indefinite if the likelihood is not log-concave: they end
-    early there; see `conjugate.solve`.
+    With one latent function, or where each has terms of its own, H is taken as the diagonal W = −2 ∂f_b/∂v
+    (Price's theorem), and the solution by the factor of I + WQ is it. Where the likelihood couples several,
+    as the multinomial logit, W only bounds H; and a solution by a factor for other precisions does not equal
+    it. Then either preconditions conjugate gradients in m, which find the step at O(N²) an iteration. H may
+    be indefinite if the likelihood is not log-concave: they end early there; see `conjugate.solve`.
 
     Parameters
     ----------
@@ -61,12 +63,17 @@ def direction(expectation: Expectation, point: MeanPoint, solve: Solve, exact: b
         The likelihood, and where the step begins.
     solve, exact
         Solution by a factor, and whether that is `own_factor`.
+    separate
+        Whether the likelihood is known not to couple the latent functions.
     """
     residual = point.grad - point.alpha
     curvature = tf.nn.relu(point.curvature)
-    one_latent = point.mean.shape[-1] == 1
-    if exact and one_latent:
+    separate |= point.mean.shape[-1] == 1
+    if exact and separate:
         return solve(residual)
+    most = CG_ITERATIONS if exact else conjugate.ITERATIONS
+    if separate:
+        return conjugate.solve(lambda p: curvature * p, solve, residual, CG_TOLERANCE, most)[0]
 
     # What p does not change stays outside of the loop.
     with tf.GradientTape(persistent=True, watch_accessed_variables=False) as outer:
@@ -77,9 +84,6 @@ def direction(expectation: Expectation, point: MeanPoint, solve: Solve, exact: b
         slope = inner.gradient(value, point.mean)
 
     def times_hessian(p: tf.Tensor) -> tf.Tensor:
-        if one_latent:
-            return curvature * p
         return -outer.gradient(slope, point.mean, output_gradients=p)
 
-    most = CG_ITERATIONS if exact else conjugate.ITERATIONS
     return conjugate.solve(times_hessian, solve, residual, CG_TOLERANCE, most)[0]

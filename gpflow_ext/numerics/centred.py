@@ -7,8 +7,12 @@ alone, so any point may be subtracted from both.
 
 from __future__ import annotations
 
+import functools
+import operator
+
 import tensorflow as tf
 from gpflow.kernels import Constant, IsotropicStationary, Kernel, Product, Sum, White
+from gpflow.utilities.ops import square_distance
 
 
 def keeps_digits(kernel: Kernel) -> bool:
@@ -37,7 +41,20 @@ def covariance(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor | None = None) -> tf.
         check_width(X2, X)
     known = tf.where(X - X == 0.0, X, tf.zeros_like(X))
     mean = tf.stop_gradient(tf.reduce_mean(known, axis=list(range(X.shape.rank - 1))))  # [D]
-    return kernel(X - mean, None if X2 is None else X2 - mean)
+    return _between(kernel, X - mean, None if X2 is None else X2 - mean)
+
+
+def _between(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor | None) -> tf.Tensor:
+    """Return k(X, X2); of one length scale by |x − x'|² / ℓ², whose gradient in ℓ takes no product of inputs.
+
+    GPflow's own is that of x/ℓ and x'/ℓ, which takes two.
+    """
+    if type(kernel) in (Sum, Product):
+        parts = [_between(part, X, X2) for part in kernel.kernels]
+        return functools.reduce(operator.add if type(kernel) is Sum else operator.mul, parts)
+    if not isinstance(kernel, IsotropicStationary) or kernel.ard:
+        return kernel(X, X2)
+    return kernel.K_r2(square_distance(*kernel.slice(X, X2)) / tf.square(kernel.lengthscales))
 
 
 def check_width(new: tf.Tensor, known: tf.Tensor) -> None:

@@ -57,6 +57,14 @@ def tell(model: Any, indefinite: bool) -> None:
         model.indefinite = indefinite
 
 
+def tell_separate(model: Any) -> None:
+    """Tell a model whether log p(y | f) is a sum of curved terms, of one of several latent functions each."""
+    several = model.sites.nat1.shape[1] > 1
+    separate = several and is_curved(model, False) and not is_coupled(model, True)
+    if getattr(model, "separate", False) != separate:
+        model.separate = separate
+
+
 def is_concave(model: SitedModel) -> bool:
     """Tell whether log p(y | f) is concave in each function, by its curvature for latent values of all sizes.
 

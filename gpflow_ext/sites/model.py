@@ -108,6 +108,7 @@ class SiteModel(HasStructure, GPModel, InternalDataTrainingLossMixin):
     centres_inputs = True  # before it computes distances
     indefinite = False  # whether sites of the site method may have precisions below zero; see `SiteMethod`
     allows_indefinite = True  # whether they may in this class of models
+    separate = False  # whether the likelihood is known not to couple its several latent functions
 
     def __init__(
         self,
