@@ -118,7 +118,7 @@ def test_free_inducing_points_do_not_climb_a_flat_valley_for_ever() -> None:
         (100.0, 9e-4, 2e-3, True),  # by 1.8e-6
         (100.0, 1.1e-3, 5e-4, True),  # it is steep
         (1e5, 0.09, 0.01, False),  # by 9e-4, where 1e-3 counts as none
-        (1e5, 0.09, 0.02, True),
+        (1e5, 0.09, 0.012, True),
         (1e5, 0.11, 0.005, True),  # it is steep there too
     ],
 )
@@ -157,6 +157,28 @@ def test_a_trial_from_which_nothing_is_to_be_gained_is_not_evaluated(
                 guard(np.array([step]))
             assert guard.best == (0.0, depth)
     assert len(seen) == 1 + evaluated
+
+
+@pytest.mark.parametrize(
+    ("offset", "first", "most"),
+    [(0.02, 0.02, 5), (-0.02, 0.02, 5), (2.0, 1.0, 8)],
+    ids=["near", "on the other side", "far"],
+)
+def test_a_first_step_is_short_near_an_optimum(offset: float, first: float, most: int) -> None:
+    """Of a loss of a thousand, whose curvature in a logarithm is a fortieth of it."""
+    seen = []
+
+    def objective() -> tuple[float, list[tf.Tensor]]:
+        x = float(variable) - 0.3
+        seen.append(x)
+        return -1000.0 - 12.5 * x**2, [tf.constant(-25.0 * x, tf.float64)]
+
+    variable = tf.Variable(0.3 + offset, dtype=tf.float64)
+    run = lbfgs.Run(LogSpace([variable], []), objective, 1e-8)
+    run.climb(30)
+    np.testing.assert_allclose(seen[1] - seen[0], -np.sign(offset) * first, rtol=0.05)
+    assert len(seen) <= most
+    assert abs(seen[-1]) < 1e-3
 
 
 @pytest.mark.parametrize(

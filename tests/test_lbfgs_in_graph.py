@@ -57,6 +57,7 @@ PROBLEMS: dict[str, tuple[Loss, Any, float]] = {
     "edge": (edge, [-3.0, 0.0], 1e-9),
     "noise": (rough, [3.0, -1.0], 1e-8),
     "narrow": (narrow, np.linspace(-1.0, 2.0, 30), 1e-9),
+    "near the optimum": (lambda x: 1e3 + 12.5 * x[0] ** 2 + 3.0 * x[1] ** 4, [0.02, 0.5], 1e-9),
     "flat": (lambda x: 0.0 * tf.reduce_sum(x), [1.0, 2.0], 1e-9),
     "nowhere finite": (lambda x: tf.reduce_sum(tf.math.log(x)), [-1.0, -2.0], 1e-9),
 }

@@ -87,13 +87,14 @@ def turn(
     """
     trial = tf.where(state.begun, state.at + state.search.step * state.direction, state.at)
     move = trial - state.at
-    far = state.begun & tf.reduce_any(tf.abs(move) > leap)
     tangent = tf.tensordot(state.gradient, move, 1)
+    promised = guarded.promise(tangent, state.value)  # zero at the start
+    long = (state.iterations == 0) & ends.beyond(tf.linalg.norm(move), promised)
+    far = state.begun & (long | tf.reduce_any(tf.abs(move) > leap))
     slope = tf.reduce_max(tf.abs(state.gradient))
     rests = state.begun & ends.before(tangent, slope, state.value)
     nothing = tf.fill([], tf.constant(float("nan"), trial.dtype)), tf.zeros_like(trial)
     evaluated = ~(far | rests)
-    promised = guarded.promise(tangent, state.value)  # zero at the start
     loss, slopes = tf.cond(evaluated, lambda: evaluate(trial, promised), lambda: nothing)
     sound = tf.math.is_finite(loss) & tf.reduce_all(tf.math.is_finite(slopes))
     value = tf.where(sound, loss, state.value + tf.abs(tangent))  # turned back, see `guarded.Guarded`

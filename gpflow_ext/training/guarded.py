@@ -16,6 +16,8 @@ STEEP = 1e-3  # of an objective in a logarithm; where a run ends with more, anot
 GENTLE = 100.0  # times a change that counts as none: a slope that is not steep for a large objective
 BARRED = 6  # trials without a finite loss that end a run
 LITTLE = 3e-4  # relative: after an iteration that gains more they are counted anew
+CURVATURE = 0.02  # relative to a loss, of most in logarithms
+SHORT = 1 / 64  # a first step that is never too long
 
 
 def is_gentle(slope: Any, least: Any) -> Any:
@@ -87,8 +89,28 @@ def promise(tangent: Any, value: Any) -> Any:
     return abs(tangent) / (1.0 + abs(value))
 
 
+def is_too_long(distance: Any, promised: Any) -> Any:
+    """Tell whether a first step goes far beyond where a loss of usual curvature has its minimum.
+
+    The first step of L-BFGS has length one, whatever the gradient. From near an optimum it leads up a slope,
+    to where an evaluation costs most: with curvature c the minimum is at p/(cd) for a step of length d that
+    promises p, both relative to the loss.
+
+    Parameters
+    ----------
+    distance
+        Its length, [].
+    promised
+        See `promise`.
+    """
+    return (distance > SHORT) & (CURVATURE * distance**2 > 4.0 * promised)
+
+
 class Ends(Protocol):
     """Protocol of when a search in the graph ends; the arguments are those of the functions above."""
+
+    def beyond(self, distance: Any, promised: Any) -> Any:
+        """Tell whether to turn back from a first trial, unevaluated."""
 
     def before(self, tangent: Any, slope: Any, value: Any) -> Any:
         """Tell whether to end instead of an evaluation, at an iterate of this loss."""
@@ -111,6 +133,10 @@ class AtRest:
     """The ends of `lbfgs.Run`, whose tolerance this is."""
 
     tolerance: float
+
+    def beyond(self, distance: Any, promised: Any) -> Any:
+        """See `is_too_long`."""
+        return is_too_long(distance, promised)
 
     def before(self, tangent: Any, slope: Any, value: Any) -> Any:
         """See `nothing_is_ahead`."""
@@ -142,6 +168,10 @@ class ByGain:
 
     tolerance: float
 
+    def beyond(self, distance: Any, promised: Any) -> Any:
+        """Never."""
+        return False
+
     def before(self, tangent: Any, slope: Any, value: Any) -> Any:
         """Never."""
         return False
@@ -166,10 +196,11 @@ class ByGain:
 class Guarded:
     """A loss for L-BFGS whose line search backtracks where the loss is not finite or a step is too long.
 
-    Too far is where a coordinate has moved by more than ``leap`` from the current iterate. There the loss is
-    as far above the current iterate as the tangent is below, with the opposite gradient: cubic interpolation
-    then tries a seventh of the step. From a huge value it would come all the way back, where the search ends
-    as if it had converged. ``first`` is the loss at the start, where it ends if that is not finite.
+    Too far is where a coordinate has moved by more than ``leap`` from the current iterate, and with a
+    tolerance where a first step `is_too_long`. There the loss is as far above the current iterate as the
+    tangent is below, with the opposite gradient: cubic interpolation then tries a seventh of the step. From a
+    huge value it would come all the way back, where the search ends as if it had converged. ``first`` is the
+    loss at the start, where it ends if that is not finite.
     ``promised`` is the `promise` of the point at which the loss is asked for, zero at the start.
     ``is_barred`` tells whether it has ended before an edge of where the loss is finite, see `BARRED`.
     """
@@ -182,7 +213,7 @@ class Guarded:
     ) -> None:
         self._loss, self._tolerance, self._leap = loss, tolerance, leap
         self._iterate: tuple[Vector, float, Vector] | None = None
-        self._turned = 0
+        self._turned = self._iterations = 0
         self.promised = 0.0
 
     @property
@@ -192,13 +223,14 @@ class Guarded:
 
     def __call__(self, x: Vector) -> tuple[float, Vector]:
         """Return the loss and its gradient at x [P], or what turns the search back; end it at rest."""
-        if self._iterate is not None and (np.abs(x - self._iterate[0]) > self._leap).any():
-            return self._turned_back(x)
-        if self._rests_before(x):
-            raise SettledError
         if self._iterate is not None:
             at, base, slope = self._iterate
-            self.promised = float(promise(slope @ (x - at), base))
+            move, promised = x - at, float(promise(slope @ (x - at), base))
+            if (np.abs(move) > self._leap).any() or self._is_too_long(move, promised):
+                return self._turned_back(x)
+            if self._rests_before(x):
+                raise SettledError
+            self.promised = promised
         value, gradient = self._loss(x)
         sound = np.isfinite(value) and np.isfinite(gradient).all()
         if self._iterate is None:
@@ -220,6 +252,10 @@ class Guarded:
         assert self._iterate is not None
         at, base, slope = self._iterate
         return base + abs(float(slope @ (x - at))), -slope
+
+    def _is_too_long(self, move: Vector, promised: float) -> bool:
+        guards = self._tolerance is not None and self._iterations == 0
+        return guards and bool(is_too_long(np.linalg.norm(move), promised))
 
     def _rests_before(self, x: Vector) -> bool:
         """Tell whether a trial is not worth its evaluation; ``best`` is then the iterate."""
@@ -246,6 +282,7 @@ class Guarded:
     def arrive(self, x: Vector) -> None:
         """Take the last evaluation for the iterate, as L-BFGS-B has accepted it; end the run at rest."""
         before, self._iterate = self._iterate, self._last
+        self._iterations += 1
         self.best = self._last[:2]
         if self._tolerance is None or before is None:
             return
