@@ -225,6 +225,15 @@ def test_a_comma_that_could_be_either_is_refused_unless_the_table_shows_it(write
     np.testing.assert_array_equal(whole(targets, decimal=".")[1][:, 0], [1234.0, 2345.0, 3456.0])
 
 
+def test_a_zero_before_a_comma_tells_that_decimals_follow(write):
+    """No thousands have one in front: not in that column, and so not in another of the table."""
+    rows = [("1,234", "-0,068", "0,125"), ("2,345", "12,345", "3,250"), ("3,456", "1,000", "2,875")]
+    table = write("a,b,y\n" + "".join(f'"{a}","{b}","{y}"\n' for a, b, y in rows))
+    X, Y, _ = whole(table)
+    np.testing.assert_array_equal(X, [[1.234, -0.068], [2.345, 12.345], [3.456, 1.0]])
+    np.testing.assert_array_equal(Y[:, 0], [0.125, 3.25, 2.875])
+
+
 def test_columns_in_doubt_are_read_once(write, monkeypatch):
     """Numbers with commas and a unit, which stood open in all columns, were stripped anew for each of them."""
     calls, unit = [], units._unit

@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 MISSING = f"(?i)(?:{'|'.join(map(re.escape, sorted(marks.MISSING)))})"
 """Of a stripped cell that is a missing value, for Python and for RE2."""
 _WHOLE = 1e15  # beyond, whole numbers are written as floats
-_THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")  # 1,234.5: commas between thousands
+_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?")  # 1,234.5, and not 0,123
 _POINTS = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:\.[0-9]{3})+")  # 1.234: it may be a thousand, and 0.123 not
 _GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:[ \u00a0\u202f'\u2019][0-9]{3})+(?:[.,][0-9]+)?")  # 1 234.5
 _COMMA = re.compile(r"[+-]?(?:[0-9]{1,3}(?:\.[0-9]{3})+|[0-9]+)?(?:,[0-9]+)?(?:[eE][+-]?[0-9]+)?")
