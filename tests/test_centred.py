@@ -80,6 +80,17 @@ def test_one_length_scale_takes_no_product_of_inputs_for_its_gradient(kernel: gk
     np.testing.assert_allclose(gradient(points), gradient(points, type(kernel).__call__), rtol=1e-12)
 
 
+def test_inputs_may_have_any_unit() -> None:
+    """In single precision too, where their squares would be zero or infinite."""
+    expected = gk.Matern32(lengthscales=0.7)(X).numpy()
+    with gpflow.config.as_context(gpflow.config.Config(float=np.float32)):
+        for unit in (1e-27, 1e25):
+            kernel = gk.Matern32()
+            kernel.lengthscales = gpflow.Parameter(0.7 * unit)
+            found = covariance(kernel, tf.constant(unit * X, tf.float32))
+            np.testing.assert_allclose(found, expected, rtol=1e-3)
+
+
 def test_what_is_not_known_to_be_stationary_is_called_as_it_is() -> None:
     for kernel in (gk.Linear(), _Mine(), gk.SquaredExponential() + gk.Linear(), gk.ArcCosine()):
         assert not keeps_digits(kernel)

@@ -45,16 +45,18 @@ def covariance(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor | None = None) -> tf.
 
 
 def _between(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor | None) -> tf.Tensor:
-    """Return k(X, X2); of one length scale by |x − x'|² / ℓ², whose gradient in ℓ takes no product of inputs.
+    """Return k(X, X2), of which the gradient in a single length scale takes no product of inputs.
 
-    GPflow's own is that of x/ℓ and x'/ℓ, which takes two.
+    It is that of |(x − x')/s|² (s/ℓ)² with s = ℓ held fixed. GPflow's own is that of x/ℓ and x'/ℓ.
     """
     if type(kernel) in (Sum, Product):
         parts = [_between(part, X, X2) for part in kernel.kernels]
         return functools.reduce(operator.add if type(kernel) is Sum else operator.mul, parts)
     if not isinstance(kernel, IsotropicStationary) or kernel.ard:
         return kernel(X, X2)
-    return kernel.K_r2(square_distance(*kernel.slice(X, X2)) / tf.square(kernel.lengthscales))
+    held = tf.stop_gradient(tf.convert_to_tensor(kernel.lengthscales))
+    scaled = (part if part is None else part / held for part in kernel.slice(X, X2))
+    return kernel.K_r2(square_distance(*scaled) * tf.square(held / kernel.lengthscales))
 
 
 def check_width(new: tf.Tensor, known: tf.Tensor) -> None:
