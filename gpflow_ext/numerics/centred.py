@@ -14,6 +14,8 @@ import tensorflow as tf
 from gpflow.kernels import Constant, IsotropicStationary, Kernel, Product, Sum, White
 from gpflow.utilities.ops import square_distance
 
+_WIDE = 32  # inputs, from which products of them take longer than what is computed of their distances
+
 
 def keeps_digits(kernel: Kernel) -> bool:
     """Tell whether `covariance` centres the inputs of a kernel: a stationary one, of GPflow's own."""
@@ -45,18 +47,19 @@ def covariance(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor | None = None) -> tf.
 
 
 def _between(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor | None) -> tf.Tensor:
-    """Return k(X, X2), of which the gradient in a single length scale takes no product of inputs.
+    """Return k(X, X2), of which the gradient in a single length scale takes no product of wide inputs.
 
     It is that of |(x − x')/s|² (s/ℓ)² with s = ℓ held fixed. GPflow's own is that of x/ℓ and x'/ℓ.
     """
     if type(kernel) in (Sum, Product):
         parts = [_between(part, X, X2) for part in kernel.kernels]
         return functools.reduce(operator.add if type(kernel) is Sum else operator.mul, parts)
-    if not isinstance(kernel, IsotropicStationary) or kernel.ard:
+    rows, others = kernel.slice(X, X2)
+    if not isinstance(kernel, IsotropicStationary) or kernel.ard or (rows.shape[-1] or 0) < _WIDE:
         return kernel(X, X2)
     held = tf.stop_gradient(tf.convert_to_tensor(kernel.lengthscales))
-    scaled = (part if part is None else part / held for part in kernel.slice(X, X2))
-    return kernel.K_r2(square_distance(*scaled) * tf.square(held / kernel.lengthscales))
+    distances = square_distance(rows / held, None if others is None else others / held)
+    return kernel.K_r2(distances * tf.square(held / kernel.lengthscales))
 
 
 def check_width(new: tf.Tensor, known: tf.Tensor) -> None:
