@@ -15,7 +15,7 @@ from gpflow_ext.ep.sweeps import Sweep
 from gpflow_ext.numerics import linalg
 from gpflow_ext.numerics.log_predictive import log_predictive
 from gpflow_ext.sites import Prior, Seen, SitedModel, SiteMethod, Sites, register_method, sparse_prior
-from gpflow_ext.sites.concavity import is_concave, is_coupled, is_curved, tell
+from gpflow_ext.sites.concavity import is_concave, is_separate, tell
 
 
 class EP(SiteMethod):
@@ -51,7 +51,7 @@ class EP(SiteMethod):
                 f"{type(likelihood).__name__} splits into factors of some latent functions, which need sites "
                 "of their own: use gpflow_ext.models.SparseEP."
             )
-        tell(model, _is_dense(model) and not (is_concave(model) and _bends_apart(model)))
+        tell(model, _is_dense(model) and not (is_concave(model) and is_separate(model, True)))
 
     def remedy(self, model: SitedModel) -> str:
         """See `SiteMethod.remedy`: outliers are the first suspect."""
@@ -125,11 +125,6 @@ class EP(SiteMethod):
 
 def _is_dense(model: Any) -> bool:
     return model.inducing_variable is None and not model.is_structured
-
-
-def _bends_apart(model: SitedModel) -> bool:
-    """Tell whether log p(y | f) is curved, in each latent function by itself."""
-    return is_curved(model, True) and not is_coupled(model, False)
 
 
 class FactorView:

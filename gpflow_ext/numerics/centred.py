@@ -43,20 +43,21 @@ def covariance(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor | None = None) -> tf.
         check_width(X2, X)
     known = tf.where(X - X == 0.0, X, tf.zeros_like(X))
     mean = tf.stop_gradient(tf.reduce_mean(known, axis=list(range(X.shape.rank - 1))))  # [D]
-    return _between(kernel, X - mean, None if X2 is None else X2 - mean)
+    between = kernel if (X.shape[-1] or 0) < _WIDE else functools.partial(_of_wide, kernel)
+    return between(X - mean, None if X2 is None else X2 - mean)
 
 
-def _between(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor | None) -> tf.Tensor:
-    """Return k(X, X2), of which the gradient in a single length scale takes no product of wide inputs.
+def _of_wide(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor | None) -> tf.Tensor:
+    """Return k(X, X2), of which the gradient in a single length scale takes no product of inputs.
 
     It is that of |(x − x')/s|² (s/ℓ)² with s = ℓ held fixed. GPflow's own is that of x/ℓ and x'/ℓ.
     """
     if type(kernel) in (Sum, Product):
-        parts = [_between(part, X, X2) for part in kernel.kernels]
+        parts = [_of_wide(part, X, X2) for part in kernel.kernels]
         return functools.reduce(operator.add if type(kernel) is Sum else operator.mul, parts)
-    rows, others = kernel.slice(X, X2)
-    if not isinstance(kernel, IsotropicStationary) or kernel.ard or (rows.shape[-1] or 0) < _WIDE:
+    if not isinstance(kernel, IsotropicStationary) or kernel.ard:
         return kernel(X, X2)
+    rows, others = kernel.slice(X, X2)
     held = tf.stop_gradient(tf.convert_to_tensor(kernel.lengthscales))
     distances = square_distance(rows / held, None if others is None else others / held)
     return kernel.K_r2(distances * tf.square(held / kernel.lengthscales))

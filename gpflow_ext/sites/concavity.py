@@ -60,7 +60,7 @@ def tell(model: Any, indefinite: bool) -> None:
 def tell_separate(model: Any) -> None:
     """Tell a model whether log p(y | f) is a sum of curved terms, of one of several latent functions each."""
     several = model.sites.nat1.shape[1] > 1
-    separate = several and is_curved(model, False) and not is_coupled(model, True)
+    separate = several and is_separate(model, False)
     if getattr(model, "separate", False) != separate:
         model.separate = separate
 
@@ -85,6 +85,11 @@ def is_curved(model: SitedModel, otherwise: bool | None = None) -> bool:
 def is_coupled(model: SitedModel, otherwise: bool | None = None) -> bool:
     """Tell whether second derivatives of log p(y | f) couple latent functions. See `is_curved`. O(NL)."""
     return model.sites.nat1.shape[1] > 1 and _known(model, _looks_coupled, otherwise)
+
+
+def is_separate(model: SitedModel, otherwise: bool) -> bool:
+    """Tell whether log p(y | f) is curved, in each latent function by itself; ``otherwise`` as there."""
+    return is_curved(model, otherwise) and not is_coupled(model, not otherwise)
 
 
 def _known(model: SitedModel, looks: Callable[[SitedModel], bool], otherwise: bool | None) -> bool:
