@@ -207,9 +207,10 @@ def _of_classes(likelihood: gpflow.likelihoods.Likelihood) -> VGPKMM:
         (StickBreaking(3), True),
         (gpflow.likelihoods.Poisson(), True),
         (MultinomialLogit(3), False),
+        (gpflow.likelihoods.HeteroskedasticTFPConditional(), False),
         (RobustMax(3), False),
     ],
-    ids=["sticks", "counts", "multinomial", "largest"],
+    ids=["sticks", "counts", "multinomial", "mean and scale", "largest"],
 )
 def test_a_model_knows_whether_functions_have_terms_of_their_own(
     likelihood: gpflow.likelihoods.Likelihood, separate: bool
