@@ -620,6 +620,36 @@ def test_a_sampler_starts_in_the_units_of_the_targets() -> None:
         assert variance.prior.dtype == variance.dtype == noise.scale.dtype
 
 
+@pytest.mark.parametrize("kind", ["svgp-robustmax", "svgp", "sgpmc-free-form", "sparse-ep"])
+def test_there_are_no_more_inducing_points_than_distinct_rows(kind: str) -> None:
+    """By default as well as where more are asked for: ties in a table are none of its user's faults."""
+    rows = np.tile(np.arange(5.0), 8)[:, None]
+    split = SimpleNamespace(
+        task="binary", train=(rows, (rows % 2.0)), labels=["even", "odd"], weights=None, exposure=None
+    )
+    module, table = kinds.KINDS[kind].load(), ["--data", "t.csv", "--target", "y"]
+    for more in ([], ["--inducing", "12"]):
+        options = train.options_of(kind, [*table, *more])
+        module.check(options, split)
+        Z = np.asarray(module.build(options, split).inducing_variable.Z)
+        assert sorted(Z[:, 0]) == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_as_many_inducing_points_as_asked_for() -> None:
+    split = SimpleNamespace(
+        task="binary", train=(np.arange(20.0)[:, None], np.zeros((20, 1))), labels=["a", "b"], weights=None
+    )
+    module = kinds.KINDS["svgp-robustmax"].load()
+    for given, number in (([], 10), (["--inducing", "15"], 15)):
+        options = train.options_of("svgp-robustmax", ["--data", "t.csv", *given])
+        assert module.build(options, split).inducing_variable.num_inducing == number
+    options = train.options_of(
+        "svgp-robustmax", ["--data", "t.csv", "--inducing", "15", "--early-stopping", "0.5"]
+    )
+    with pytest.raises(ValueError, match="--inducing must be from 1 to 10"):
+        module.check(options, split)
+
+
 @pytest.mark.parametrize(
     ("data", "shown"),
     [("t.csv", "t.csv"), ("T.Parquet", "T.Parquet"), ("t.npz", "new.csv"), ("wine", "new.csv")],

@@ -85,15 +85,21 @@ def check_inducing(number: int, rows: int, flag: str) -> None:
         raise ValueError(f"{flag} must be from 1 to {rows}, the number of training rows; got {number}.")
 
 
+def number_of_points(given: int | None, usual: int, most: int) -> int:
+    """Return how many inducing points there are to be: as given, else the usual number and at most ``most``."""
+    return max(1, min(usual, most)) if given is None else given
+
+
 def some_rows(number: int, X: Any, seed: int) -> Any:
-    """Return training rows [M, D] drawn at random."""
+    """Return training rows [M, D] drawn at random, none of them twice."""
     import gpflow_ext as gpx
 
-    return gpx.inducing.subset(X, number, seed=seed)
+    rows = gpx.inducing.distinct(X)
+    return gpx.inducing.subset(rows, min(number, len(rows)), seed=seed)
 
 
 def centres(number: int, X: Any, seed: int) -> Any:
-    """Return centres of k-means [M, D]."""
+    """Return centres of k-means [M, D], or all distinct rows where these are no more."""
     import gpflow_ext as gpx
 
-    return gpx.inducing.kmeans(X, number, seed=seed)
+    return gpx.inducing.kmeans(X, min(number, len(gpx.inducing.distinct(X))), seed=seed)

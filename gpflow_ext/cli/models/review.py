@@ -40,6 +40,7 @@ METHODS = (
     *QUADRATIC, *EXACT, "svi-natural", "svi-lbfgsb", "svi-fg", "svi-sag", "svi-classification", "student-t"
 )  # fmt: skip
 TASKS = ("binary", "multiclass", "ordinal", "counts", "regression")
+POINTS = 100
 _LEAST_NOISE = 1e-6, 1e-5  # in double and single precision, a share of the targets' variance
 _LEVELS = ("binary", "multiclass", "ordinal")
 
@@ -63,7 +64,7 @@ def add_flags(new: argparse.ArgumentParser) -> None:
         "--inducing",
         type=int,
         metavar="M",
-        help="inducing points (default: none for laplace, jaakkola, taylor and exact, else 100 or half the "
+        help=f"inducing points (default: none for laplace, jaakkola, taylor and exact, else {POINTS} or half the "
         "training rows)",
     )
     kernels.add_prior(model)
@@ -150,7 +151,7 @@ def _inducing(options: argparse.Namespace, X: Any) -> Any:
     """Return the centres of k-means, or nothing for a dense model."""
     if options.inducing is None and options.method in (*QUADRATIC, "exact"):
         return None
-    number = min(100, max(1, len(X) // 2)) if options.inducing is None else options.inducing
+    number = kernels.number_of_points(options.inducing, POINTS, len(X) // 2)
     return kernels.centres(number, X, options.seed)
 
 

@@ -23,6 +23,7 @@ values. First a Gaussian approximation is fitted, then the sampler is tuned, the
 DATA = "breast_cancer"
 OBJECTIVE = ""  # it is sampled
 TASKS = ("binary", "multiclass", "ordinal", "counts", "regression")
+POINTS = 30
 
 
 def add_flags(new: argparse.ArgumentParser) -> None:
@@ -31,9 +32,8 @@ def add_flags(new: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--inducing",
         type=int,
-        default=30,
         metavar="M",
-        help="inducing points, by k-means (default: %(default)s)",
+        help=f"inducing points, by k-means (default: {POINTS}, or all training rows)",
     )
     sampler = new.add_argument_group("sampler")
     sampler.add_argument(
@@ -70,7 +70,8 @@ def load(options: argparse.Namespace) -> Any:
 
 def check(options: argparse.Namespace, split: Any) -> None:
     """Raise ``ValueError`` for flags that do not go with the data."""
-    kernels.check_inducing(options.inducing, len(split.train[0]), "--inducing")
+    if options.inducing is not None:
+        kernels.check_inducing(options.inducing, len(split.train[0]), "--inducing")
 
 
 def build(options: argparse.Namespace, split: Any) -> Any:
@@ -92,7 +93,9 @@ def build(options: argparse.Namespace, split: Any) -> Any:
         _likelihood(split),
         likelihoods.mean_of_counts(split),
         num_latent_gps=len(split.labels) if split.task == "multiclass" else None,
-        inducing_variable=kernels.centres(options.inducing, X, options.seed),
+        inducing_variable=kernels.centres(
+            kernels.number_of_points(options.inducing, POINTS, len(X)), X, options.seed
+        ),
     )
     if options.fixed:
         gpflow.set_trainable(model.kernel, False)

@@ -28,6 +28,7 @@ DATA = "digits"
 OBJECTIVE = "bound"
 NO_WEIGHTS = "svgp-robustmax takes no weights of rows"
 TASKS = ("binary", "multiclass", "ordinal")
+POINTS = 200
 
 
 def add_flags(new: argparse.ArgumentParser) -> None:
@@ -37,9 +38,8 @@ def add_flags(new: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--inducing",
         type=flags.positive,
-        default=200,
         metavar="M",
-        help="inducing points, centres of k-means (default: %(default)s, or half the training rows)",
+        help=f"inducing points, centres of k-means (default: {POINTS}, or half the training rows)",
     )
     model.add_argument(
         "--epsilon", type=float, default=1e-3, help="share of wrong labels at first (default: %(default)s)"
@@ -130,7 +130,9 @@ def check(options: argparse.Namespace, split: Any) -> None:
             raise ValueError(f"--scattering is for the pixels of square images; there are {inputs} inputs.")
         if not options.raw:
             raise ValueError("--scattering is for pixels as they are: give --raw.")
-    _held_out(options, len(split.train[0]))
+    held_out = _held_out(options, len(split.train[0]))
+    if options.inducing is not None:
+        kernels.check_inducing(options.inducing, len(split.train[0]) - held_out, "--inducing")
 
 
 def build(options: argparse.Namespace, split: Any) -> Any:
@@ -140,7 +142,7 @@ def build(options: argparse.Namespace, split: Any) -> Any:
     import gpflow_ext as gpx
 
     (X, _), _ = hold_out(options, split.train)
-    kernel, points = _parts(options, X, min(options.inducing, max(1, len(X) // 2)))
+    kernel, points = _parts(options, X, kernels.number_of_points(options.inducing, POINTS, len(X) // 2))
     model = gpx.models.SVGPRobustMax(
         kernel,
         len(split.labels),
