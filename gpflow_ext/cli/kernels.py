@@ -79,9 +79,9 @@ def with_noise(options: argparse.Namespace, smooth: Any) -> Any:
     return smooth + gpflow.kernels.White(options.noise) if options.noise > 0.0 else smooth
 
 
-def check_inducing(number: int, rows: int, flag: str) -> None:
-    """Raise ``ValueError`` for more inducing points than training rows, or none."""
-    if not 1 <= number <= rows:
+def check_inducing(number: int | None, rows: int, flag: str) -> None:
+    """Raise ``ValueError`` for more inducing points than training rows, or zero, if a number is given."""
+    if number is not None and not 1 <= number <= rows:
         raise ValueError(f"{flag} must be from 1 to {rows}, the number of training rows; got {number}.")
 
 
@@ -91,10 +91,13 @@ def number_of_points(given: int | None, usual: int, most: int) -> int:
 
 
 def some_rows(number: int, X: Any, seed: int) -> Any:
-    """Return training rows [M, D] drawn at random, none of them twice."""
+    """Return training rows [M, D] drawn at random, none of them twice: fewer where there are not as many."""
     import gpflow_ext as gpx
 
-    rows = gpx.inducing.distinct(X)
+    drawn = gpx.inducing.subset(X, number, seed=seed)
+    if len(gpx.inducing.distinct(drawn)) == number:
+        return drawn
+    rows = gpx.inducing.distinct(X)  # of all rows it takes a second for a million
     return gpx.inducing.subset(rows, min(number, len(rows)), seed=seed)
 
 
@@ -102,4 +105,4 @@ def centres(number: int, X: Any, seed: int) -> Any:
     """Return centres of k-means [M, D], or all distinct rows where these are no more."""
     import gpflow_ext as gpx
 
-    return gpx.inducing.kmeans(X, min(number, len(gpx.inducing.distinct(X))), seed=seed)
+    return gpx.inducing.kmeans(X, len(some_rows(number, X, seed)), seed=seed)

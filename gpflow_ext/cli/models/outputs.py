@@ -51,8 +51,7 @@ def check(options: argparse.Namespace, split: Any) -> None:
         raise ValueError(
             f"{options.kind} needs every target of a row: give --missing drop, or take --model gprn-tensor."
         )
-    if options.num_inducing is not None:
-        kernels.check_inducing(options.num_inducing, len(split.train[0]), "--num-inducing")
+    kernels.check_inducing(options.num_inducing, len(split.train[0]), "--num-inducing")
 
 
 def build(options: argparse.Namespace, split: Any) -> Any:

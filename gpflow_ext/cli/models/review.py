@@ -104,10 +104,9 @@ def check(options: argparse.Namespace, split: Any) -> None:
         raise ValueError(f"--prior is for {', '.join(QUADRATIC)}, without --inducing.")
     if options.weights is not None and method == "vi-means-newton":
         raise ValueError("--method vi-means-newton takes no weights of rows; vi-means does.")
-    if options.inducing is not None:
-        if method == "exact":
-            raise ValueError("--inducing is for the other methods; exact has no inducing points.")
-        kernels.check_inducing(options.inducing, len(split.train[0]), "--inducing")
+    if options.inducing is not None and method == "exact":
+        raise ValueError("--inducing is for the other methods; exact has no inducing points.")
+    kernels.check_inducing(options.inducing, len(split.train[0]), "--inducing")
     if options.fixed and method in EXACT and options.weights is None:
         raise ValueError(
             "--fixed leaves nothing to train: this model has hyperparameters alone. Take it out."

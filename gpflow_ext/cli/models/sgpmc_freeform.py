@@ -70,8 +70,7 @@ def load(options: argparse.Namespace) -> Any:
 
 def check(options: argparse.Namespace, split: Any) -> None:
     """Raise ``ValueError`` for flags that do not go with the data."""
-    if options.inducing is not None:
-        kernels.check_inducing(options.inducing, len(split.train[0]), "--inducing")
+    kernels.check_inducing(options.inducing, len(split.train[0]), "--inducing")
 
 
 def build(options: argparse.Namespace, split: Any) -> Any:

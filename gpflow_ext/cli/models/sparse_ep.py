@@ -89,9 +89,9 @@ def check(options: argparse.Namespace, split: Any) -> None:
 
 def _number(options: argparse.Namespace, rows: int) -> int:
     wanted = options.inducing
-    if wanted is None:
-        return max(1, min(MOST, round(SHARE * rows)))
-    return wanted if isinstance(wanted, int) else max(1, round(wanted * rows))
+    if isinstance(wanted, float):
+        return max(1, round(wanted * rows))
+    return kernels.number_of_points(wanted, MOST, round(SHARE * rows))
 
 
 def build(options: argparse.Namespace, split: Any) -> Any:

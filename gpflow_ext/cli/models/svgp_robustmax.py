@@ -131,8 +131,7 @@ def check(options: argparse.Namespace, split: Any) -> None:
         if not options.raw:
             raise ValueError("--scattering is for pixels as they are: give --raw.")
     held_out = _held_out(options, len(split.train[0]))
-    if options.inducing is not None:
-        kernels.check_inducing(options.inducing, len(split.train[0]) - held_out, "--inducing")
+    kernels.check_inducing(options.inducing, len(split.train[0]) - held_out, "--inducing")
 
 
 def build(options: argparse.Namespace, split: Any) -> Any:

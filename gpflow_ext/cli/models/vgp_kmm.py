@@ -72,10 +72,9 @@ def load(options: argparse.Namespace) -> Any:
 
 def check(options: argparse.Namespace, split: Any) -> None:
     """Raise ``ValueError`` for flags that do not go with the data."""
-    if options.num_inducing is not None:
-        kernels.check_inducing(options.num_inducing, len(split.train[0]), "--num-inducing")
-        if options.prior != "dense":
-            raise ValueError(f"--num-inducing is for the dense prior; --prior {options.prior} needs none.")
+    kernels.check_inducing(options.num_inducing, len(split.train[0]), "--num-inducing")
+    if options.num_inducing is not None and options.prior != "dense":
+        raise ValueError(f"--num-inducing is for the dense prior; --prior {options.prior} needs none.")
     task = LIKELIHOODS.get(options.likelihood, flags.task(split.task))
     if flags.task(split.task) != task:
         raise ValueError(
