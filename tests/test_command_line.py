@@ -643,6 +643,7 @@ def test_as_many_inducing_points_as_asked_for() -> None:
     for given, number in (([], 10), (["--inducing", "15"], 15)):
         options = train.options_of("svgp-robustmax", ["--data", "t.csv", *given])
         assert module.build(options, split).inducing_variable.num_inducing == number
+    assert kernels.number_of_points(None, 200, 0) == 1  # of half a row
     options = train.options_of(
         "svgp-robustmax", ["--data", "t.csv", "--inducing", "15", "--early-stopping", "0.5"]
     )
